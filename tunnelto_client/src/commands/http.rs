@@ -1,0 +1,170 @@
+//! `tunnelto http TARGET`: one tunnel, kept open until the user stops it.
+
+use std::{
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use tokio::{signal::unix, time::sleep};
+use tokio_util::sync::CancellationToken;
+use tunnelto_lib::hello::{Refusal, Success};
+
+use crate::{
+    cli::HttpOptions,
+    config::{Config, ServerAddress},
+    connect::{ConnectError, connect},
+    error::ClientError,
+    local::dial::Dialer,
+    reconnect::Backoff,
+    session::{self, End, Identity},
+    ui::{Event, Ui},
+};
+
+pub async fn run(target: Option<&str>, options: &HttpOptions) -> Result<(), ClientError> {
+    let config = Config::new(target, options)?;
+    let dialer = Rc::new(Dialer::new(config.target.clone()).map_err(ClientError::Configuration)?);
+    let stop = stop_on_signals()?;
+    if config.require_target {
+        dialer.dial().await.map_err(|error| ClientError::TargetDown(error.to_string()))?;
+    }
+    let mut tunnel = Tunnel {
+        config,
+        dialer,
+        identity: Identity::new(),
+        backoff: Backoff::default(),
+        ui: Ui::new(options.output),
+    };
+    tunnel.keep_open(&stop).await?;
+    tunnel.ui.tell(&Event::Stopped { reason: "by the user" });
+    Ok(())
+}
+
+struct Tunnel {
+    config: Config,
+    dialer: Rc<Dialer>,
+    identity: Identity,
+    backoff: Backoff,
+    ui: Ui,
+}
+
+impl Tunnel {
+    /// Connects again and again. Returns when the user stops it; an error is final.
+    async fn keep_open(&mut self, stop: &CancellationToken) -> Result<(), ClientError> {
+        loop {
+            let hello = self.identity.hello(&self.config);
+            let connected = tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                connected = connect(&self.config.server, &hello) => connected,
+            };
+            let (reason, asked) = match connected {
+                Ok(connected) => {
+                    self.greet(&connected.success);
+                    let began = Instant::now();
+                    let end = session::serve(connected, &self.identity, &self.dialer, stop.cancelled()).await;
+                    self.backoff.ended(began.elapsed());
+                    match end {
+                        None => return Ok(()),
+                        Some(End::Terminated(refusal)) if refusal.retry_after.is_none() => {
+                            return Err(fatal(refusal));
+                        }
+                        Some(end) => (end.to_string(), asked_by(&end)),
+                    }
+                }
+                Err(ConnectError::Refused(refusal)) if refusal.retry_after.is_none() => {
+                    return Err(fatal(refusal));
+                }
+                Err(ConnectError::Status { status: 401 | 403, .. }) => {
+                    return Err(ClientError::NotAuthorised(
+                        "the server does not let this address or key in".into(),
+                    ));
+                }
+                Err(error) => {
+                    let asked = match &error {
+                        ConnectError::Status { retry_after, .. } => *retry_after,
+                        ConnectError::Refused(refusal) => seconds(refusal),
+                        _ => None,
+                    };
+                    (error.to_string(), asked)
+                }
+            };
+            self.pause(reason, asked, stop).await?;
+        }
+    }
+
+    fn greet(&mut self, success: &Success) {
+        self.identity.keep(success);
+        let url = match &success.extended {
+            Some(extended) if !extended.urls.is_empty() => extended.urls[0].clone(),
+            _ => protocol_1_url(&success.hostname, &self.config.server),
+        };
+        self.ui.tell(&Event::Connected {
+            url: &url,
+            name: &success.sub_domain,
+            target: &self.dialer.target().to_string(),
+            server: &self.config.server.url(),
+        });
+    }
+
+    async fn pause(
+        &mut self,
+        reason: String,
+        asked: Option<Duration>,
+        stop: &CancellationToken,
+    ) -> Result<(), ClientError> {
+        let server = self.config.server.url();
+        if self.config.retries.is_some_and(|retries| self.backoff.failures() >= retries) {
+            return Err(ClientError::Unreachable(format!("{server}: {reason}")));
+        }
+        let wait = self.backoff.next(rand::random(), asked);
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        self.ui.tell(&Event::Reconnecting { reason: format!("{server}: {reason}"), wait_ms });
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = sleep(wait) => {}
+        }
+        Ok(())
+    }
+}
+
+/// What the server's refusal means for whoever started us.
+fn fatal(refusal: Refusal) -> ClientError {
+    match refusal.code.as_str() {
+        "auth_failed" | "revoked" | "expired" => ClientError::NotAuthorised(refusal.message),
+        "name_taken" | "name_invalid" | "name_not_allowed" | "taken_over" | "lost_claim" => {
+            ClientError::Name(refusal.message)
+        }
+        _ => ClientError::Unexpected(refusal.message),
+    }
+}
+
+fn asked_by(end: &End) -> Option<Duration> {
+    match end {
+        End::Terminated(refusal) => seconds(refusal),
+        _ => None,
+    }
+}
+
+fn seconds(refusal: &Refusal) -> Option<Duration> {
+    refusal.retry_after.map(|seconds| Duration::from_secs(seconds.into()))
+}
+
+/// Protocol 1 names the host only.
+fn protocol_1_url(hostname: &str, server: &ServerAddress) -> String {
+    let scheme = if server.tls { "https" } else { "http" };
+    format!("{scheme}://{hostname}")
+}
+
+fn stop_on_signals() -> Result<CancellationToken, ClientError> {
+    let stop = CancellationToken::new();
+    for kind in [unix::SignalKind::interrupt(), unix::SignalKind::terminate()] {
+        let mut signal = unix::signal(kind)
+            .map_err(|error| ClientError::Unexpected(format!("cannot hear signals: {error}")))?;
+        let stop = stop.clone();
+        tokio::task::spawn_local(async move {
+            signal.recv().await;
+            stop.cancel();
+        });
+    }
+    Ok(stop)
+}

@@ -1,0 +1,194 @@
+//! Settings of one run: flag, then environment, then file, then default.
+
+use std::{
+    env::VarError,
+    fs, io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+use tunnelto_lib::token::Secret;
+use url::Url;
+
+use crate::{cli::HttpOptions, error::ClientError, local::target::Target};
+
+const DEFAULT_SERVER: &str = "ws://localhost:5000";
+
+/// What one tunnel runs with.
+#[derive(Debug)]
+pub struct Config {
+    pub server: ServerAddress,
+    pub key: Option<Secret>,
+    pub name: Option<String>,
+    pub target: Target,
+    pub pool: bool,
+    pub takeover: bool,
+    pub require_target: bool,
+    /// Failed tries in a row that end the client.
+    pub retries: Option<u32>,
+}
+
+/// Where to connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerAddress {
+    pub host: String,
+    pub port: u16,
+    pub tls: bool,
+}
+
+/// `tunnelto.toml` in the user's configuration folder.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    server: Option<String>,
+    key: Option<Secret>,
+}
+
+impl Config {
+    pub fn new(target: Option<&str>, options: &HttpOptions) -> Result<Self, ClientError> {
+        let file = File::read()?;
+        let target = match target {
+            Some(text) => Target::parse(text),
+            None => Target::parse(&format!("{}:{}", options.host, options.port)),
+        };
+        let target = target.and_then(|target| target.with_tls(options.use_tls, options.insecure));
+        let key = match (&options.key, file.key) {
+            (Some(key), _) if key.trim().is_empty() => return Err(configuration("the key is empty".into())),
+            (Some(key), _) => Some(Secret::new(key.trim())),
+            (None, Some(key)) => Some(key),
+            (None, None) => stored_key()?,
+        };
+        Ok(Self {
+            server: server(options.server.clone(), file.server)?,
+            key,
+            name: options.subdomain.clone(),
+            target: target.map_err(configuration)?,
+            pool: options.pool,
+            takeover: options.takeover,
+            require_target: options.require_target,
+            retries: if options.no_retry { Some(0) } else { options.retries },
+        })
+    }
+}
+
+impl File {
+    fn read() -> Result<Self, ClientError> {
+        let Some(path) = dirs::config_dir().map(|folder| folder.join("tunnelto.toml")) else {
+            return Ok(Self::default());
+        };
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                toml::from_str(&text).map_err(|error| configuration(format!("{}: {error}", path.display())))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(configuration(format!("{}: {error}", path.display()))),
+        }
+    }
+}
+
+impl ServerAddress {
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!("server `{text}` is not a URL such as ws://localhost:5000 or wss://tunnel.example.com")
+        };
+        let url = Url::parse(text.trim()).map_err(|_| wrong())?;
+        let tls = match url.scheme() {
+            "ws" | "http" => false,
+            "wss" | "https" => true,
+            _ => return Err(wrong()),
+        };
+        let host = url.host_str().ok_or_else(wrong)?.to_owned();
+        let port = url.port().unwrap_or(if tls { 443 } else { 80 });
+        Ok(Self { host, port, tls })
+    }
+
+    pub fn url(&self) -> String {
+        let scheme = if self.tls { "wss" } else { "ws" };
+        format!("{scheme}://{}:{}", self.host, self.port)
+    }
+}
+
+/// The original's variables stand between ours and the file.
+fn server(option: Option<String>, file: Option<String>) -> Result<ServerAddress, ClientError> {
+    if let Some(text) = option {
+        return ServerAddress::parse(&text).map_err(configuration);
+    }
+    if let Some(host) = env("CTRL_HOST")? {
+        let port = match env("CTRL_PORT")? {
+            None => 443,
+            Some(port) => {
+                port.parse().map_err(|_| configuration(format!("CTRL_PORT `{port}` is not a port")))?
+            }
+        };
+        return Ok(ServerAddress { host, port, tls: env("CTRL_TLS_OFF")?.is_none() });
+    }
+    let text = file.as_deref().unwrap_or(DEFAULT_SERVER);
+    ServerAddress::parse(text).map_err(configuration)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
+fn env(name: &str) -> Result<Option<String>, ClientError> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(configuration(format!("{name} is not text"))),
+    }
+}
+
+/// Where `set-auth` keeps the key; the published client reads the same file.
+fn key_path() -> Option<PathBuf> {
+    dirs::home_dir().map(|home| home.join(".tunnelto").join("key.token"))
+}
+
+fn stored_key() -> Result<Option<Secret>, ClientError> {
+    let Some(path) = key_path() else { return Ok(None) };
+    match fs::read_to_string(&path) {
+        Ok(key) => Ok(Some(key.trim()).filter(|key| !key.is_empty()).map(Secret::new)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(configuration(format!("{}: {error}", path.display()))),
+    }
+}
+
+/// Keeps a key, readable by its owner only.
+pub fn store_key(key: &str) -> Result<PathBuf, ClientError> {
+    if key.trim().is_empty() {
+        return Err(configuration("the key is empty".into()));
+    }
+    let path = key_path().ok_or_else(|| configuration("no home folder found; set HOME".into()))?;
+    write_private(&path, key.trim())
+        .map_err(|error| configuration(format!("{}: {error}", path.display())))?;
+    Ok(path)
+}
+
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    // A file of another mode may stand there; a new one takes its place whole.
+    let draft = path.with_extension("draft");
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    io::Write::write_all(&mut file, text.as_bytes())?;
+    fs::rename(draft, path)
+}
+
+fn configuration(reason: String) -> ClientError {
+    ClientError::Configuration(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ServerAddress;
+
+    #[test]
+    fn server_urls() {
+        let parse = |text| ServerAddress::parse(text).unwrap();
+        assert_eq!(parse("ws://localhost:5000").url(), "ws://localhost:5000");
+        assert_eq!(parse("wss://t.example.com").url(), "wss://t.example.com:443");
+        assert_eq!(parse("ws://[::1]:5000").host, "[::1]");
+        for bad in ["", "localhost:5000", "ftp://a", "ws://"] {
+            assert!(ServerAddress::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

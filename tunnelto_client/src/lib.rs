@@ -1,0 +1,19 @@
+//! The tunnelto client: it holds one WebSocket to a server and carries each stream that the server opens to a
+//! local service. Modules are listed from foundation to roof; a module uses only those before it.
+
+pub mod error;
+pub mod ui;
+
+pub mod cli;
+pub mod config;
+
+pub mod reconnect;
+
+pub mod local;
+
+pub mod connect;
+pub mod streams;
+
+pub mod session;
+
+pub mod commands;

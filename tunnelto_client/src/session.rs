@@ -1,0 +1,216 @@
+//! One connection to the server, from its hello to its end.
+
+use std::{
+    cell::RefCell,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::JoinSet,
+    time::{sleep_until, timeout},
+};
+use tunnelto_lib::{
+    hello::{Agent, ClientHello, ClientType, Kind, PROTOCOL, Refusal, Success, TunnelRequest, WINDOW},
+    mux::{self, Incoming, Lost, Mux, Reader, Settings},
+    token::Secret,
+    ws::Role,
+};
+use uuid::Uuid;
+
+use crate::{
+    config::Config,
+    connect::{Connected, ServerIo},
+    local::dial::Dialer,
+    streams,
+};
+
+/// Streams that the server may have open here at once: each is one connection to the local service.
+const MAX_STREAMS: usize = 1024;
+
+/// Silence that means a dead line: three of the server's Pings.
+const SILENCE_PROTOCOL_1: Duration = Duration::from_secs(100);
+const SILENCE_PROTOCOL_2: Duration = Duration::from_secs(50);
+
+/// How long the last packets and the goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// What lasts over reconnects.
+pub struct Identity {
+    session: Uuid,
+    /// The name that the server gave, asked for again after a break.
+    pub name: RefCell<Option<String>>,
+    token: RefCell<Option<Secret>>,
+}
+
+/// How a connection ended.
+#[derive(Debug)]
+pub enum End {
+    Lost(Lost),
+    Silent,
+    /// The server will stop; it says so before.
+    GoAway(String),
+    /// We are out. With seconds in it we may come back after them.
+    Terminated(Refusal),
+}
+
+impl Identity {
+    pub fn new() -> Self {
+        Self { session: Uuid::new_v4(), name: RefCell::default(), token: RefCell::default() }
+    }
+
+    pub fn hello(&self, config: &Config) -> ClientHello {
+        ClientHello {
+            id: self.session.to_string(),
+            sub_domain: config.name.clone().or_else(|| self.name.borrow().clone()),
+            client_type: match &config.key {
+                Some(key) => ClientType::Auth { key: key.clone() },
+                None => ClientType::Anonymous,
+            },
+            reconnect_token: self.token.borrow().clone(),
+            version: None,
+            protocol: Some(PROTOCOL),
+            session: Some(self.session),
+            connection: Some(0),
+            window: Some(WINDOW),
+            max_streams: Some(MAX_STREAMS as u32),
+            capabilities: Some(Vec::new()),
+            tunnel: Some(TunnelRequest {
+                kind: Kind::Http,
+                remote_port: None,
+                pool: config.pool,
+                takeover: config.takeover,
+            }),
+            agent: Some(Agent { version: env!("CARGO_PKG_VERSION").into(), os: std::env::consts::OS.into() }),
+        }
+    }
+
+    /// Keeps what the server gave us.
+    pub fn keep(&self, success: &Success) {
+        *self.name.borrow_mut() = Some(success.sub_domain.clone());
+        if let Some(extended) = &success.extended {
+            *self.token.borrow_mut() = Some(extended.reconnect_token.clone());
+        }
+    }
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Serves streams until the connection ends, or until `stop` is ready: then it says goodbye.
+pub async fn serve(
+    connected: Connected,
+    identity: &Identity,
+    dialer: &Rc<Dialer>,
+    stop: impl Future<Output = ()>,
+) -> Option<End> {
+    let Connected { io, buffer, decoder, success } = connected;
+    let protocol = success.extended.as_ref().map_or(1, |extended| extended.protocol.clamp(1, PROTOCOL));
+    let settings = Settings {
+        role: Role::Client,
+        protocol,
+        send_window: success.extended.as_ref().map_or(WINDOW, |extended| extended.window),
+        receive_window: WINDOW,
+        max_streams: MAX_STREAMS,
+    };
+    let mux = Mux::new(settings, Instant::now());
+    match io {
+        ServerIo::Plain(socket) => {
+            let (reading, writing) = socket.into_split();
+            let reader = Reader::new(mux.clone(), reading, decoder, buffer);
+            run(mux, reader, writing, identity, dialer, protocol, stop).await
+        }
+        ServerIo::Other(transport) => {
+            let (reading, writing) = tokio::io::split(transport);
+            let reader = Reader::new(mux.clone(), reading, decoder, buffer);
+            run(mux, reader, writing, identity, dialer, protocol, stop).await
+        }
+    }
+}
+
+async fn run<R, W>(
+    mux: Mux,
+    mut reader: Reader<R>,
+    mut writing: W,
+    identity: &Identity,
+    dialer: &Rc<Dialer>,
+    protocol: u8,
+    stop: impl Future<Output = ()>,
+) -> Option<End>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin + 'static,
+{
+    let silence = if protocol == 1 { SILENCE_PROTOCOL_1 } else { SILENCE_PROTOCOL_2 };
+    let mut writer = tokio::task::spawn_local({
+        let mux = mux.clone();
+        async move { mux::write_all(&mux, &mut writing).await }
+    });
+    // Dropped at the end, and all streams' tasks with it.
+    let mut tasks = JoinSet::new();
+    let mut stop = std::pin::pin!(stop);
+    let end = loop {
+        let deadline = mux.last_heard() + silence;
+        tokio::select! {
+            biased;
+            () = &mut stop => break None,
+            incoming = reader.next() => match incoming {
+                Ok(Incoming::Opened(stream, _)) => {
+                    tasks.spawn_local(streams::serve(stream, dialer.clone(), protocol));
+                }
+                Ok(Incoming::Ping(token)) => {
+                    if token.is_some() {
+                        *identity.token.borrow_mut() = token;
+                    }
+                    mux.ping(None);
+                }
+                Ok(Incoming::GoAway(about)) => break Some(End::GoAway(reason(&about))),
+                Ok(Incoming::Terminate(about)) => break Some(End::Terminated(refusal(&about))),
+                Err(lost) => break Some(End::Lost(lost)),
+            },
+            Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
+            _ = &mut writer => break Some(End::Lost(Lost::Eof)),
+            () = sleep_until(deadline.into()) => {
+                if mux.last_heard() + silence <= Instant::now() {
+                    break Some(End::Silent);
+                }
+            }
+        }
+    };
+    if end.is_none() && protocol >= 2 {
+        mux.close_gracefully();
+        // A server that does not read has our goodbye cut off.
+        let _ = timeout(GOODBYE, &mut writer).await;
+    }
+    mux.abandon();
+    writer.abort();
+    end
+}
+
+fn reason(about: &[u8]) -> String {
+    serde_json::from_slice::<tunnelto_lib::hello::GoAway>(about)
+        .map_or_else(|_| "the server asks us to go".into(), |notice| notice.reason)
+}
+
+fn refusal(about: &[u8]) -> Refusal {
+    serde_json::from_slice(about).unwrap_or_else(|_| Refusal {
+        code: "terminated".into(),
+        message: String::from_utf8_lossy(about).into_owned(),
+        retry_after: None,
+    })
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Lost(lost) => lost.fmt(f),
+            Self::Silent => f.write_str("no sign of life from the server"),
+            Self::GoAway(reason) => f.write_str(reason),
+            Self::Terminated(refusal) => f.write_str(&refusal.message),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! One client connection as exchanges use it, and the streams they hold on it. A stream belongs to one
+//! connection, so no client can write into another's.
+
+use std::{
+    cell::RefCell,
+    ops::Deref,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use tunnelto_lib::{
+    hello::Init,
+    mux::{Mux, OpenError, Stream},
+};
+
+use crate::limits::{IDLE_STREAM, MAX_IDLE_STREAMS};
+
+/// Identifies a connection within this instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// A client's connection and the streams on it that wait for their next request.
+pub struct Connection {
+    pub id: ConnectionId,
+    mux: Mux,
+    idle: RefCell<Vec<Idle>>,
+}
+
+struct Idle {
+    stream: Stream,
+    until: Instant,
+}
+
+/// Whether an exchange may go onto a stream that has served another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    Allowed,
+    Never,
+}
+
+/// A stream in use by one exchange. Dropping it aborts the stream.
+pub struct ActiveStream {
+    stream: Stream,
+    connection: Rc<Connection>,
+    reused: bool,
+}
+
+impl Connection {
+    pub fn new(id: ConnectionId, mux: Mux) -> Rc<Self> {
+        Rc::new(Self { id, mux, idle: RefCell::default() })
+    }
+
+    /// Takes an idle stream, or opens a new one.
+    pub fn open(
+        self: &Rc<Self>,
+        reuse: Reuse,
+        about: impl FnOnce() -> Init,
+    ) -> Result<ActiveStream, OpenError> {
+        if reuse == Reuse::Allowed
+            && let Some(stream) = self.take_idle(Instant::now())
+        {
+            return Ok(ActiveStream { stream, connection: self.clone(), reused: true });
+        }
+        let about = match self.protocol() {
+            1 => Bytes::new(),
+            _ => serde_json::to_vec(&about()).unwrap_or_default().into(),
+        };
+        // An idle stream may hold the last place.
+        let stream = self.mux.open(about.clone()).or_else(|error| {
+            self.idle.borrow_mut().clear();
+            if error == OpenError::TooMany { self.mux.open(about) } else { Err(error) }
+        })?;
+        Ok(ActiveStream { stream, connection: self.clone(), reused: false })
+    }
+
+    pub fn protocol(&self) -> u8 {
+        self.mux.protocol()
+    }
+
+    /// Streams that exchanges are using.
+    pub fn in_flight(&self) -> usize {
+        self.mux.open_streams().saturating_sub(self.idle.borrow().len())
+    }
+
+    /// Ends streams that have been idle for too long.
+    pub fn drop_stale(&self, now: Instant) {
+        self.idle.borrow_mut().retain(|idle| idle.until > now && !idle.stream.is_spent());
+    }
+
+    pub fn has_idle(&self) -> bool {
+        !self.idle.borrow().is_empty()
+    }
+
+    pub fn drop_idle(&self) {
+        self.idle.borrow_mut().clear();
+    }
+
+    fn take_idle(&self, now: Instant) -> Option<Stream> {
+        let mut idle = self.idle.borrow_mut();
+        while let Some(last) = idle.pop() {
+            if last.until > now && !last.stream.is_spent() {
+                return Some(last.stream);
+            }
+        }
+        None
+    }
+}
+
+impl ActiveStream {
+    /// Whether an earlier exchange used this stream.
+    pub fn is_reused(&self) -> bool {
+        self.reused
+    }
+
+    pub fn protocol(&self) -> u8 {
+        self.connection.protocol()
+    }
+
+    /// The exchange is over and the local service keeps its connection, for `keep_alive` if it said so: the stream waits for
+    /// the next one.
+    pub fn give_back(self, keep_alive: Option<Duration>) {
+        let Self { stream, connection, .. } = self;
+        // One second before the service hangs up, so that a request does not cross its goodbye.
+        let limit = keep_alive
+            .map_or(IDLE_STREAM, |said| said.saturating_sub(Duration::from_secs(1)).min(IDLE_STREAM));
+        let mut idle = connection.idle.borrow_mut();
+        if !limit.is_zero()
+            && !stream.is_spent()
+            && idle.len() < MAX_IDLE_STREAMS
+            && !connection.mux.is_closed()
+        {
+            idle.push(Idle { stream, until: Instant::now() + limit });
+        }
+    }
+}
+
+impl Deref for ActiveStream {
+    type Target = Stream;
+    fn deref(&self) -> &Stream {
+        &self.stream
+    }
+}

@@ -1,0 +1,130 @@
+//! The command line and the environment: each setting's names, default and meaning in one place.
+
+use std::{net::IpAddr, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+use ipnet::IpNet;
+use tunnelto_lib::name::{Hostname, Label};
+
+use super::{Auth, PublicUrl, values};
+use crate::sign::MasterKeys;
+
+/// Gives every connected tunnelto client a public name and carries what arrives there to it.
+#[derive(Parser, Debug)]
+#[command(name = "tunnelto_server", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    pub settings: Settings,
+
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run the server (the default)
+    Serve,
+    /// Ask the server on this machine whether it is well; exit code 0 means yes
+    Healthcheck,
+    /// Make the keys that clients authenticate with
+    #[command(subcommand)]
+    Keys(KeysCommand),
+    /// Print the reference of all settings as Markdown
+    #[command(hide = true)]
+    SettingsReference,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum KeysCommand {
+    /// Print a new key, alone on one line of standard output
+    Create {
+        /// Whoever the key belongs to: names belong to owners, and one owner may have several keys
+        #[arg(long, value_parser = values::word)]
+        owner: String,
+        /// What to call the key
+        #[arg(long, value_parser = values::word)]
+        name: String,
+    },
+}
+
+/// Every setting. A flag wins over its environment variable.
+#[derive(Args, Clone, Debug)]
+pub struct Settings {
+    /// Where visitors arrive; 0 takes any free port
+    #[arg(long, env = "PORT", default_value_t = 8080)]
+    pub port: u16,
+
+    /// Where clients connect
+    #[arg(long, env = "CTRL_PORT", default_value_t = 5000)]
+    pub ctrl_port: u16,
+
+    /// Where other instances ask; on loopback only while there are none
+    #[arg(long, env = "NET_PORT", default_value_t = 6000)]
+    pub net_port: u16,
+
+    /// The address to listen on [default: all addresses, IPv4 and IPv6]
+    #[arg(long, env = "BIND")]
+    pub bind: Option<IpAddr>,
+
+    /// Hosts under which tunnels get their names, separated by commas
+    #[arg(long, env = "ALLOWED_HOSTS", value_delimiter = ',', default_value = "localhost", value_parser = values::host)]
+    pub allowed_hosts: Vec<Hostname>,
+
+    /// The host that clients are told [default: the first of ALLOWED_HOSTS]
+    #[arg(long, env = "TUNNEL_HOST", value_parser = values::host)]
+    pub tunnel_host: Option<Hostname>,
+
+    /// Names that no client may have, separated by commas
+    #[arg(long, env = "BLOCKED_SUB_DOMAINS", value_delimiter = ',', value_parser = values::label)]
+    pub blocked_sub_domains: Vec<Label>,
+
+    /// Addresses or CIDR ranges that neither visitors nor clients may come from, separated by commas
+    #[arg(long, env = "BLOCKED_IPS", value_delimiter = ',', value_parser = values::network)]
+    pub blocked_ips: Vec<IpNet>,
+
+    /// CIDR ranges of proxies whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host count, separated by commas
+    #[arg(long, env = "TRUSTED_PROXIES", value_delimiter = ',', value_parser = values::network)]
+    pub trusted_proxies: Vec<IpNet>,
+
+    /// Who may open tunnels: `open` means anybody, `keys` means holders of a key that this server has signed [default: open
+    /// while every allowed host is localhost, else keys]
+    #[arg(long, env = "AUTH", value_enum, hide_possible_values = true)]
+    pub auth: Option<Auth>,
+
+    /// The secret behind all signatures: 32 bytes as 64 hexadecimal digits, or NEW,OLD while rotating [default: made once,
+    /// kept in DATA_DIR/master.key]
+    #[arg(long, env = "MASTER_SIG_KEY", global = true, hide_env_values = true, value_parser = values::master_keys)]
+    pub master_sig_key: Option<MasterKeys>,
+
+    /// Where the server keeps its data [default: the user's data folder]
+    #[arg(long, env = "DATA_DIR", global = true, value_parser = values::path)]
+    pub data_dir: Option<PathBuf>,
+
+    /// Scheme and port of the URLs that clients print, such as https://example.com [default: http with PORT]
+    #[arg(long, env = "PUBLIC_URL", value_parser = values::public_url)]
+    pub public_url: Option<PublicUrl>,
+
+    /// Where a visitor of the bare host is sent [default: a small page]
+    #[arg(long, env = "HOME_URL", value_parser = values::home_url)]
+    pub home_url: Option<String>,
+
+    /// How long a name is kept for a client that vanished, while its visitors wait
+    #[arg(long, env = "GRACE", default_value = "10s", value_parser = values::duration)]
+    pub grace: Duration,
+
+    /// How long open exchanges may take to finish when the server stops
+    #[arg(long, env = "DRAIN", default_value = "20s", value_parser = values::duration)]
+    pub drain: Duration,
+
+    /// The instance's id on Fly.io [default: a random one]
+    #[arg(long, env = "FLY_ALLOC_ID", value_parser = values::word)]
+    pub fly_alloc_id: Option<String>,
+
+    /// The same on newer Fly.io machines
+    #[arg(long, env = "FLY_MACHINE_ID", value_parser = values::word)]
+    pub fly_machine_id: Option<String>,
+
+    /// What is logged: a level (error, warn, info, debug) or directives by module
+    #[arg(long, env = "RUST_LOG", default_value = "info", value_parser = values::word)]
+    pub rust_log: String,
+}

@@ -1,0 +1,141 @@
+//! Settings: one table of environment names, flags, defaults and words ([`cli::Settings`]), validated whole
+//! into a [`Config`] before anything starts.
+
+pub mod cli;
+pub mod reference;
+mod secret;
+mod values;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use tunnelto_lib::name::{Hostname, Label};
+use uuid::Uuid;
+
+use crate::sign::MasterKeys;
+use cli::Settings;
+pub use secret::{SecretError, is_first_start};
+
+/// What the server runs with. Everything in it is valid.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub bind: Bind,
+    pub port: u16,
+    pub ctrl_port: u16,
+    pub net_port: u16,
+    /// Never empty.
+    pub allowed_hosts: Vec<Hostname>,
+    pub tunnel_host: Hostname,
+    pub blocked_names: Vec<Label>,
+    pub blocked_addresses: Vec<IpNet>,
+    pub trusted_proxies: Vec<IpNet>,
+    pub auth: Auth,
+    pub keys: MasterKeys,
+    pub instance: String,
+    pub data_dir: PathBuf,
+    pub public_url: Option<PublicUrl>,
+    pub home_url: Option<String>,
+    pub grace: Duration,
+    pub drain: Duration,
+}
+
+/// Where the doors open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bind {
+    /// All addresses of both families, or of IPv4 where the system has no IPv6.
+    All,
+    One(IpAddr),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Auth {
+    /// Any key, or none, is welcome.
+    Open,
+    /// Only keys that this server or cluster has signed.
+    Keys,
+}
+
+/// Scheme and port of the URLs that clients print.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicUrl {
+    pub scheme: &'static str,
+    pub port: Option<u16>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("TUNNEL_HOST `{0}` is not one of ALLOWED_HOSTS; add it there")]
+    TunnelHost(Hostname),
+    #[error("DATA_DIR: no home folder found to keep data in; set DATA_DIR")]
+    NoDataDir,
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+}
+
+impl Config {
+    /// Checks what one setting alone cannot know, fills in defaults, and makes DATA_DIR and the master key where
+    /// they are missing.
+    pub fn from_settings(settings: Settings) -> Result<Self, ConfigError> {
+        let allowed_hosts = settings.allowed_hosts;
+        let tunnel_host = settings.tunnel_host.unwrap_or_else(|| allowed_hosts[0].clone());
+        if !allowed_hosts.contains(&tunnel_host) {
+            return Err(ConfigError::TunnelHost(tunnel_host));
+        }
+        let only_localhost = allowed_hosts.iter().all(|host| host.as_str() == "localhost");
+        let auth = settings.auth.unwrap_or(if only_localhost { Auth::Open } else { Auth::Keys });
+        let data_dir = match settings.data_dir {
+            Some(dir) => dir,
+            None => dirs::data_dir().ok_or(ConfigError::NoDataDir)?.join("tunnelto"),
+        };
+        let keys = match settings.master_sig_key {
+            Some(keys) => keys,
+            None => secret::load_or_make(&data_dir)?,
+        };
+        let instance = settings.fly_alloc_id.or(settings.fly_machine_id);
+        Ok(Self {
+            bind: settings.bind.map_or(Bind::All, Bind::One),
+            port: settings.port,
+            ctrl_port: settings.ctrl_port,
+            net_port: settings.net_port,
+            allowed_hosts,
+            tunnel_host,
+            blocked_names: settings.blocked_sub_domains,
+            blocked_addresses: settings.blocked_ips,
+            trusted_proxies: settings.trusted_proxies,
+            auth,
+            keys,
+            instance: instance.unwrap_or_else(|| Uuid::new_v4().to_string()),
+            data_dir,
+            public_url: settings.public_url,
+            home_url: settings.home_url,
+            grace: settings.grace,
+            drain: settings.drain,
+        })
+    }
+
+    /// The URL under which visitors reach `name`; `port` is where the visitors' door really opened.
+    pub fn url_of(&self, name: &Label, port: u16) -> String {
+        let (scheme, port) = match &self.public_url {
+            Some(public) => (public.scheme, public.port),
+            None => ("http", Some(port).filter(|port| *port != 80)),
+        };
+        match port {
+            Some(port) => format!("{scheme}://{name}.{}:{port}", self.tunnel_host),
+            None => format!("{scheme}://{name}.{}", self.tunnel_host),
+        }
+    }
+}
+
+impl Bind {
+    /// Addresses to try for a door, best first.
+    pub fn candidates(self, port: u16) -> Vec<SocketAddr> {
+        match self {
+            Self::One(address) => vec![(address, port).into()],
+            Self::All => vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()],
+        }
+    }
+}

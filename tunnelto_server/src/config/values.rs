@@ -1,0 +1,138 @@
+//! Parsers of single values. Each error says what was expected.
+
+use std::{path::PathBuf, time::Duration};
+
+use ipnet::IpNet;
+use tunnelto_lib::name::{Hostname, Label};
+
+use super::PublicUrl;
+use crate::sign::MasterKeys;
+
+pub fn host(text: &str) -> Result<Hostname, String> {
+    Hostname::parse(text.trim())
+        .map_err(|_| "expected a host name without scheme and port, such as example.com".into())
+}
+
+pub fn label(text: &str) -> Result<Label, String> {
+    Label::parse(text.trim()).map_err(|error| error.to_string())
+}
+
+/// An address alone means itself.
+pub fn network(text: &str) -> Result<IpNet, String> {
+    let text = text.trim();
+    let address = text.parse::<std::net::IpAddr>().map(IpNet::from);
+    text.parse().or(address).map_err(|_| "expected an address or a range such as 10.0.0.0/8".into())
+}
+
+pub fn word(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("expected a value; unset it to get the default".into()),
+        word => Ok(word.into()),
+    }
+}
+
+pub fn path(text: &str) -> Result<PathBuf, String> {
+    word(text).map(PathBuf::from)
+}
+
+/// A number and a unit: 500ms, 10s, 2m, 1h.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => 0,
+    };
+    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(millis)) {
+        Some(total) if millis > 0 => Ok(Duration::from_millis(total)),
+        _ => Err("expected a number with a unit: 500ms, 10s, 2m or 1h".into()),
+    }
+}
+
+/// `NEW` or `NEW,OLD`, each 64 hexadecimal digits.
+pub fn master_keys(text: &str) -> Result<MasterKeys, String> {
+    const EXPECTED: &str = "expected 64 hexadecimal digits; make them with `openssl rand -hex 32`";
+    let mut keys = text.trim().split(',').map(|key| hex_key(key.trim()).ok_or(EXPECTED));
+    let current = keys.next().ok_or(EXPECTED)??;
+    let old = keys.next().transpose()?;
+    match keys.next() {
+        Some(_) => Err("expected one key, or two as NEW,OLD".into()),
+        None => Ok(MasterKeys::new(current, old)),
+    }
+}
+
+pub fn hex_key(text: &str) -> Option<[u8; 32]> {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut key = [0; 32];
+    for (byte, at) in key.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+    }
+    Some(key)
+}
+
+/// Scheme and port count; the host is the tunnel's own.
+pub fn public_url(text: &str) -> Result<PublicUrl, String> {
+    const EXPECTED: &str = "expected a URL such as https://example.com or http://example.com:8080";
+    let uri: http::Uri = text.trim().parse().map_err(|_| EXPECTED)?;
+    let scheme = match uri.scheme_str() {
+        Some("http") => "http",
+        Some("https") => "https",
+        _ => return Err(EXPECTED.into()),
+    };
+    let default = if scheme == "http" { 80 } else { 443 };
+    Ok(PublicUrl { scheme, port: uri.port_u16().filter(|port| *port != default) })
+}
+
+/// It stands in a Location field as it is.
+pub fn home_url(text: &str) -> Result<String, String> {
+    let uri: http::Uri = text.trim().parse().map_err(|_| "expected a URL")?;
+    match uri.scheme_str() {
+        Some("http" | "https") => Ok(text.trim().into()),
+        _ => Err("expected a URL that begins with http:// or https://".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_need_a_unit() {
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        for bad in ["", "10", "s", "-1s", "1d", "99999999999999999999h"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn networks_are_ranges_or_addresses() {
+        assert_eq!(network("10.0.0.0/8").unwrap().to_string(), "10.0.0.0/8");
+        assert_eq!(network("::1").unwrap().to_string(), "::1/128");
+        assert!(network("10.0.0.0/33").is_err());
+        assert!(network("").is_err());
+    }
+
+    #[test]
+    fn master_keys_may_rotate() {
+        let hex = "ab".repeat(32);
+        assert!(master_keys(&hex).is_ok());
+        assert!(master_keys(&format!("{hex},{hex}")).is_ok());
+        for bad in ["", "ab", &format!("{hex},"), &format!("{hex},{hex},{hex}"), &"+1".repeat(32)] {
+            assert!(master_keys(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn default_ports_are_not_printed() {
+        assert_eq!(public_url("https://a.b:443").unwrap(), PublicUrl { scheme: "https", port: None });
+        assert_eq!(public_url("http://a.b:81").unwrap(), PublicUrl { scheme: "http", port: Some(81) });
+        assert!(public_url("a.b").is_err());
+    }
+}

@@ -1,0 +1,289 @@
+//! The actor of one client connection: it owns the socket, answers the client, and ends everything that hangs
+//! on the connection when it ends.
+
+use std::{rc::Rc, sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use socket2::SockRef;
+use tokio::{
+    net::TcpStream,
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::{sleep_until, timeout},
+};
+use tunnelto_lib::{
+    hello::{Extended, GoAway, Refusal, ServerHello, Success, WINDOW},
+    mux::{self, Incoming, Lost, Mux, Reader},
+    ws::Role,
+};
+
+use super::{
+    heartbeat::{Beat, Heartbeat},
+    welcome::{Welcomed, welcome},
+    wire::Fresh,
+};
+use crate::{
+    active_stream::{Connection, ConnectionId},
+    auth::Prover,
+    config::Config,
+    connected_clients::{ConnectedClients, Farewell, Order, Reason},
+    limits::{HELLO_TIME, IDLE_STREAM, PROTOCOL_1_STREAMS, TCP_USER_TIMEOUT},
+    shard::Shard,
+    shutdown::Shutdown,
+};
+
+/// What all sessions of a shard share.
+pub struct Lobby {
+    pub config: Arc<Config>,
+    pub prover: Prover,
+    pub clients: Arc<ConnectedClients>,
+    pub shard: Rc<Shard>,
+    pub shutdown: Shutdown,
+    /// Where the visitors' door really opened.
+    pub visitor_port: u16,
+}
+
+/// Orders that wait for a session. More than one is rare.
+const ORDERS: usize = 8;
+
+/// Serves one upgraded connection to its end.
+pub async fn run(lobby: &Lobby, socket: TcpStream, first: Bytes) {
+    prepare(&socket);
+    let id = lobby.clients.next_id();
+    let mut fresh = Fresh::new(socket, first);
+    let hello = match timeout(HELLO_TIME, fresh.read_hello()).await {
+        Ok(Ok(hello)) => hello,
+        Ok(Err(error)) => return tracing::debug!(%error, "no usable hello"),
+        Err(_) => return tracing::debug!("no hello in time"),
+    };
+    let protocol = hello.negotiated();
+    let (orders, inbox) = mpsc::channel(ORDERS);
+    let welcomed = match welcome(&hello, &lobby.prover, &lobby.clients, id, orders).await {
+        Ok(welcomed) => welcomed,
+        Err(refusal) => {
+            tracing::info!(code = refusal.code(), name = ?hello.sub_domain, "client refused");
+            // A client that is gone needs no refusal.
+            let _ = timeout(HELLO_TIME, async {
+                fresh.write_hello(&refusal.to_hello(protocol)).await?;
+                fresh.close().await
+            })
+            .await;
+            return;
+        }
+    };
+    // From here on the name is given back whatever happens.
+    let mut claimed = Claimed { lobby, id, welcomed, farewell: Farewell::None };
+    let answer = success(lobby, &claimed.welcomed, protocol);
+    if !matches!(timeout(HELLO_TIME, fresh.write_hello(&answer)).await, Ok(Ok(()))) {
+        return;
+    }
+    let settings = mux::Settings {
+        role: Role::Server,
+        protocol,
+        send_window: hello.window.unwrap_or(WINDOW),
+        receive_window: WINDOW,
+        max_streams: hello.max_streams.map_or(PROTOCOL_1_STREAMS, |streams| streams as usize),
+    };
+    let mux = Mux::new(settings, Instant::now());
+    let connection = Connection::new(id, mux.clone());
+    lobby.shard.add(connection.clone());
+    let name = claimed.welcomed.name.clone();
+    tracing::info!(%name, protocol, client = %claimed.welcomed.client_id, "tunnel open");
+
+    let (reading, mut writing) = fresh.socket.into_split();
+    let writer = Owned(tokio::task::spawn_local({
+        let mux = mux.clone();
+        async move { mux::write_all(&mux, &mut writing).await }
+    }));
+    let mut session = Session {
+        lobby,
+        mux: mux.clone(),
+        connection,
+        reader: Reader::new(mux.clone(), reading, fresh.decoder, fresh.buffer),
+        writer,
+        inbox,
+        heartbeat: Heartbeat::new(protocol, Instant::now()),
+        probes: Vec::new(),
+        protocol,
+    };
+    let end = session.serve(&claimed.welcomed).await;
+    claimed.farewell = end.farewell(protocol);
+    tracing::info!(%name, reason = %end, "tunnel closed");
+    session.leave(&end).await;
+}
+
+struct Session<'l> {
+    lobby: &'l Lobby,
+    mux: Mux,
+    connection: Rc<Connection>,
+    reader: Reader<tokio::net::tcp::OwnedReadHalf>,
+    writer: Owned<std::io::Result<()>>,
+    inbox: mpsc::Receiver<Order>,
+    heartbeat: Heartbeat,
+    /// Who wants to know whether the client lives.
+    probes: Vec<oneshot::Sender<()>>,
+    protocol: u8,
+}
+
+/// Why a session ends.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("{0}")]
+    Lost(Lost),
+    #[error("no sign of life from the client")]
+    Dead,
+    #[error("could not write to the client")]
+    Unwritable,
+    #[error("the client has connected anew")]
+    Replaced,
+    #[error("another session of the owner has taken the name")]
+    TakenOver,
+    #[error("the server stops")]
+    Stopping,
+}
+
+impl Session<'_> {
+    async fn serve(&mut self, welcomed: &Welcomed) -> End {
+        let mut told_to_go = false;
+        loop {
+            let next_beat = self.heartbeat.next();
+            // Idle streams are looked after only while there are any.
+            let next_look = Instant::now() + IDLE_STREAM;
+            tokio::select! {
+                // What ends the session first, then the client, then the clock.
+                biased;
+                () = self.lobby.shutdown.until_ended() => return End::Stopping,
+                () = self.lobby.shutdown.until_draining(), if !told_to_go => {
+                    told_to_go = true;
+                    self.ask_to_go();
+                }
+                Some(order) = self.inbox.recv() => match order {
+                    Order::Probe(answer) => {
+                        self.probes.push(answer);
+                        self.mux.ping(self.token(welcomed));
+                    }
+                    Order::Leave(Reason::Replaced) => return End::Replaced,
+                    Order::Leave(Reason::TakenOver) => return End::TakenOver,
+                },
+                incoming = self.reader.next() => match incoming {
+                    // Whoever waits for this answer may have gone.
+                    Ok(Incoming::Ping(_)) => self.probes.drain(..).for_each(|probe| _ = probe.send(())),
+                    Ok(_) => return End::Lost(Lost::Protocol("a packet that only servers send")),
+                    Err(lost) => return End::Lost(lost),
+                },
+                _ = &mut self.writer.0 => return End::Unwritable,
+                () = sleep_until(next_beat.into()) => {
+                    match self.heartbeat.beat(Instant::now(), self.mux.last_heard()) {
+                        Beat::Ping => self.mux.ping(self.token(welcomed)),
+                        Beat::Dead => return End::Dead,
+                        Beat::Wait => {}
+                    }
+                }
+                () = sleep_until(next_look.into()), if self.connection.has_idle() => {
+                    self.connection.drop_stale(Instant::now());
+                }
+            }
+        }
+    }
+
+    fn token(&self, welcomed: &Welcomed) -> Option<tunnelto_lib::token::Secret> {
+        let Welcomed { name, owner, session, has_key, .. } = welcomed;
+        (self.protocol >= 2 || !has_key).then(|| self.lobby.prover.token(name, owner, *session))
+    }
+
+    /// Protocol 1 has no word for it but Close, which waits until its streams are done.
+    fn ask_to_go(&self) {
+        if self.protocol >= 2 {
+            let within = self.lobby.config.drain.as_millis();
+            let reconnect_within_ms = u32::try_from(within).unwrap_or(u32::MAX);
+            self.mux.go_away(&GoAway { reason: "the server stops".into(), reconnect_within_ms });
+        }
+    }
+
+    /// Says goodbye where there is somebody to hear it.
+    async fn leave(mut self, end: &End) {
+        self.lobby.shard.remove(self.connection.id);
+        self.connection.drop_idle();
+        let says = match end {
+            End::Lost(_) | End::Dead | End::Unwritable => false,
+            End::TakenOver => {
+                if self.protocol >= 2 {
+                    self.mux.terminate(terminate("taken_over", &end.to_string()));
+                }
+                true
+            }
+            End::Replaced | End::Stopping => true,
+        };
+        if says {
+            self.mux.close_gracefully();
+            // A client that does not read has its goodbye cut off.
+            let _ = timeout(std::time::Duration::from_secs(1), &mut self.writer.0).await;
+        }
+        self.mux.abandon();
+    }
+}
+
+impl End {
+    fn farewell(&self, protocol: u8) -> Farewell {
+        match self {
+            // The published client never says goodbye.
+            Self::Lost(Lost::Closed) if protocol >= 2 => Farewell::Said,
+            _ => Farewell::None,
+        }
+    }
+}
+
+/// A name that is given back when this is dropped.
+struct Claimed<'l> {
+    lobby: &'l Lobby,
+    id: ConnectionId,
+    welcomed: Welcomed,
+    farewell: Farewell,
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        self.lobby.clients.depart(&self.welcomed.name, self.id, self.farewell, Instant::now());
+    }
+}
+
+/// A task that ends with its owner.
+struct Owned<T>(JoinHandle<T>);
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn terminate(code: &str, message: &str) -> Bytes {
+    let about = Refusal { code: code.into(), message: message.into(), retry_after: None };
+    serde_json::to_vec(&about).unwrap_or_default().into()
+}
+
+fn success(lobby: &Lobby, welcomed: &Welcomed, protocol: u8) -> ServerHello {
+    let Welcomed { name, owner, client_id, session, .. } = welcomed;
+    let extended = (protocol >= 2).then(|| Extended {
+        protocol,
+        window: WINDOW,
+        max_streams: 0,
+        capabilities: Vec::new(),
+        urls: vec![lobby.config.url_of(name, lobby.visitor_port)],
+        instance: lobby.config.instance.clone(),
+        connections: 1,
+        reconnect_token: lobby.prover.token(name, owner, *session),
+    });
+    ServerHello::Success(Box::new(Success {
+        sub_domain: name.to_string(),
+        hostname: format!("{name}.{}", lobby.config.tunnel_host),
+        client_id: client_id.to_string(),
+        extended,
+    }))
+}
+
+/// Both fail only on a socket that is gone, which its first read shows.
+fn prepare(socket: &TcpStream) {
+    let socket = SockRef::from(socket);
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT));
+}

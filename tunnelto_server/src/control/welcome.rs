@@ -1,0 +1,161 @@
+//! From a hello to a granted name, or to a final refusal.
+
+use std::{
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
+
+use tokio::{sync::oneshot, time::timeout};
+use tunnelto_lib::{
+    hello::{ClientHello, Kind, Refusal, ServerHello},
+    name::Label,
+};
+
+use crate::{
+    active_stream::ConnectionId,
+    auth::{Proved, Prover, Refused, Wish},
+    connected_clients::{Claim, ConnectedClients, Holder, Member, Order, Owner, Verdict},
+    limits::PROBE_TIME,
+};
+
+/// A client that has its name.
+pub struct Welcomed {
+    pub name: Label,
+    pub owner: Owner,
+    pub client_id: Arc<str>,
+    pub session: Option<uuid::Uuid>,
+    /// Clients with a key and of protocol 1 need no token.
+    pub has_key: bool,
+}
+
+/// Made-up names that are tried before giving up; each has 50 random bits.
+const NAMES_TO_TRY: u64 = 32;
+
+/// What a refused client is told, in the words of its protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Final {
+    Auth,
+    NameTaken,
+    NameInvalid,
+    NameNotAllowed,
+    KindUnknown,
+}
+
+pub async fn welcome(
+    hello: &ClientHello,
+    prover: &Prover,
+    clients: &ConnectedClients,
+    connection: ConnectionId,
+    orders: tokio::sync::mpsc::Sender<Order>,
+) -> Result<Welcomed, Final> {
+    let tunnel = hello.tunnel.as_ref();
+    if tunnel.is_some_and(|tunnel| tunnel.kind != Kind::Http) {
+        return Err(Final::KindUnknown);
+    }
+    let proved = prover.prove(hello, SystemTime::now())?;
+    let claim = |name: Label| Claim {
+        name,
+        owner: proved.owner.clone(),
+        session: proved.session,
+        pool: tunnel.is_some_and(|tunnel| tunnel.pool),
+        takeover: tunnel.is_some_and(|tunnel| tunnel.takeover),
+        member: Member {
+            connection,
+            number: hello.connection.unwrap_or(0),
+            client_id: proved.client_id.clone(),
+            orders: orders.clone(),
+        },
+    };
+    let name = match &proved.wish {
+        Wish::Exactly(name) => insist(clients, claim(name.clone())).await.then(|| name.clone()),
+        Wish::Rather(name) if insist(clients, claim(name.clone())).await => Some(name.clone()),
+        Wish::Rather(_) | Wish::Any => any_name(clients, prover, &proved, claim),
+    };
+    let has_key = matches!(hello.client_type, tunnelto_lib::hello::ClientType::Auth { .. });
+    let Proved { owner, client_id, session, .. } = proved;
+    name.map(|name| Welcomed { name, owner, client_id, session, has_key }).ok_or(Final::NameTaken)
+}
+
+/// Claims one name; a holder that may be dead is asked for a sign of life first.
+async fn insist(clients: &ConnectedClients, claim: Claim) -> bool {
+    match clients.claim(claim.clone(), Holder::Unknown, Instant::now()) {
+        Verdict::Granted => true,
+        Verdict::Taken => false,
+        Verdict::Held(members) => {
+            !any_alive(&members).await
+                && matches!(clients.claim(claim, Holder::Silent, Instant::now()), Verdict::Granted)
+        }
+    }
+}
+
+async fn any_alive(members: &[Member]) -> bool {
+    for member in members {
+        let (alive, answer) = oneshot::channel();
+        member.order(Order::Probe(alive));
+        if matches!(timeout(PROBE_TIME, answer).await, Ok(Ok(()))) {
+            return true;
+        }
+    }
+    false
+}
+
+fn any_name(
+    clients: &ConnectedClients,
+    prover: &Prover,
+    proved: &Proved,
+    claim: impl Fn(Label) -> Claim,
+) -> Option<Label> {
+    let now = Instant::now();
+    (0..NAMES_TO_TRY).map(|attempt| prover.made_up_name(proved, attempt)).find(|name| {
+        !prover.blocked_names.contains(name)
+            && clients.is_available(name, &proved.owner, now)
+            && matches!(clients.claim(claim(name.clone()), Holder::Unknown, now), Verdict::Granted)
+    })
+}
+
+impl From<Refused> for Final {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::BadKey => Self::Auth,
+            Refused::BadName => Self::NameInvalid,
+            Refused::NameNotAllowed => Self::NameNotAllowed,
+        }
+    }
+}
+
+impl Final {
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Auth => "auth_failed",
+            Self::NameTaken => "name_taken",
+            Self::NameInvalid => "name_invalid",
+            Self::NameNotAllowed => "name_not_allowed",
+            Self::KindUnknown => "kind_unknown",
+        }
+    }
+
+    pub fn to_hello(self, protocol: u8) -> ServerHello {
+        if protocol == 1 {
+            return match self {
+                Self::Auth => ServerHello::AuthFailed,
+                Self::NameTaken => ServerHello::SubDomainInUse,
+                Self::NameInvalid | Self::NameNotAllowed => ServerHello::InvalidSubDomain,
+                Self::KindUnknown => ServerHello::Error("this server carries HTTP tunnels only".into()),
+            };
+        }
+        let message = match self {
+            Self::Auth => {
+                "the key is missing or not one of this server's; ask its operator for one and store it with `tunnelto set-auth -k KEY`"
+            }
+            Self::NameTaken => {
+                "the name is in use; choose another with -s, or take it over with --takeover if it is your own"
+            }
+            Self::NameInvalid => {
+                "a name is 1 to 63 letters, digits and hyphens, with no hyphen at either end"
+            }
+            Self::NameNotAllowed => "the operator of this server does not give this name away",
+            Self::KindUnknown => "this server carries HTTP tunnels only",
+        };
+        ServerHello::Refused(Refusal { code: self.code().into(), message: message.into(), retry_after: None })
+    }
+}

@@ -1,0 +1,143 @@
+//! The clients' door: `/wormhole` upgrades to a WebSocket and hands the bare socket on, `/health_check` tells
+//! how the server is. hyper reads the requests; what follows the upgrade is `control`'s.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+use hyper::{server::conn::http1, upgrade::OnUpgrade};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{net::TcpStream, sync::mpsc};
+use tunnelto_lib::ws::accept_value;
+use warp::{Filter, Reply, filters::BoxedFilter, reply::Response};
+
+use crate::{
+    io::Rewind,
+    limits::{CONTROL_HEAD, CONTROL_HEAD_TIME},
+    policy::Chain,
+    shutdown::Shutdown,
+};
+
+/// A client's socket behind the opening handshake, and what was read of it.
+pub struct Wormhole {
+    pub socket: TcpStream,
+    pub first: Bytes,
+}
+
+/// Connections upgraded and not yet taken by their shard.
+pub const WAITING: usize = 256;
+
+/// What answers on the clients' door.
+#[derive(Clone)]
+pub struct ControlServer {
+    routes: BoxedFilter<(Response,)>,
+}
+
+impl ControlServer {
+    pub fn new(wormholes: mpsc::Sender<Wormhole>, chain: Chain, shutdown: Shutdown) -> Self {
+        let health = {
+            let shutdown = shutdown.clone();
+            warp::path!("health_check").and(warp::get()).map(move || health(&shutdown)).boxed()
+        };
+        let chain = Arc::new(chain);
+        let wormhole = warp::path!("wormhole")
+            .and(warp::get())
+            .and(warp::header::headers_cloned())
+            .and(warp::ext::optional::<OnUpgrade>())
+            .and(warp::ext::get::<SocketAddr>())
+            .map(move |headers: HeaderMap, upgrade: Option<OnUpgrade>, peer: SocketAddr| {
+                if chain.is_blocked(peer.ip()) {
+                    return plain(StatusCode::FORBIDDEN, "your address is blocked");
+                }
+                if shutdown.is_draining() {
+                    return unavailable("draining");
+                }
+                let Some(upgrade) = upgrade else { return not_a_handshake() };
+                // A full queue means a busy server, and so does a shard that is gone.
+                let Ok(permit) = wormholes.clone().try_reserve_owned() else { return unavailable("busy") };
+                match accept(&headers) {
+                    Ok(response) => {
+                        tokio::spawn(async move {
+                            if let Some(wormhole) = upgraded(upgrade).await {
+                                permit.send(wormhole);
+                            }
+                        });
+                        response
+                    }
+                    Err(refusal) => refusal,
+                }
+            })
+            .boxed();
+        let routes = wormhole.or(health).unify().boxed();
+        Self { routes }
+    }
+
+    /// Serves one connection up to its upgrade or end. `first` was read of it already.
+    pub async fn serve(self, socket: TcpStream, first: Bytes, peer: SocketAddr) {
+        let routes = TowerToHyperService::new(warp::service(self.routes));
+        let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+            request.extensions_mut().insert(peer);
+            let routes = routes.clone();
+            async move { hyper::service::Service::call(&routes, request).await }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(CONTROL_HEAD_TIME)
+            .max_buf_size(CONTROL_HEAD)
+            .serve_connection(TokioIo::new(Rewind { first, io: socket }), service)
+            .with_upgrades();
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, %peer, "control connection ended");
+        }
+    }
+}
+
+/// The answer to a proper opening handshake (RFC 6455 section 4.2).
+fn accept(headers: &HeaderMap) -> Result<Response, Response> {
+    let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    if !text(header::UPGRADE).is_some_and(|value| value.eq_ignore_ascii_case("websocket")) {
+        return Err(not_a_handshake());
+    }
+    if text(header::SEC_WEBSOCKET_VERSION) != Some("13") {
+        let reply = plain(StatusCode::UPGRADE_REQUIRED, "WebSocket version 13 is wanted");
+        return Err(warp::reply::with_header(reply, header::SEC_WEBSOCKET_VERSION, "13").into_response());
+    }
+    let Some(key) = text(header::SEC_WEBSOCKET_KEY) else { return Err(not_a_handshake()) };
+    let reply = warp::reply::with_status(warp::reply(), StatusCode::SWITCHING_PROTOCOLS);
+    let reply = warp::reply::with_header(reply, header::UPGRADE, "websocket");
+    let reply = warp::reply::with_header(reply, header::CONNECTION, "Upgrade");
+    Ok(warp::reply::with_header(reply, header::SEC_WEBSOCKET_ACCEPT, accept_value(key)).into_response())
+}
+
+async fn upgraded(upgrade: OnUpgrade) -> Option<Wormhole> {
+    let upgraded = upgrade.await.ok()?;
+    let parts = upgraded.downcast::<TokioIo<Rewind<TcpStream>>>().ok()?;
+    Some(Wormhole { socket: parts.io.into_inner().io, first: parts.read_buf })
+}
+
+pub fn health(shutdown: &Shutdown) -> Response {
+    match shutdown.is_draining() {
+        false => plain(StatusCode::OK, "ok"),
+        true => plain(StatusCode::SERVICE_UNAVAILABLE, "draining"),
+    }
+}
+
+fn not_a_handshake() -> Response {
+    plain(
+        StatusCode::BAD_REQUEST,
+        "this is where tunnelto clients connect; a WebSocket handshake was expected",
+    )
+}
+
+/// Temporary refusals are never spoken on the WebSocket: the published client would give up for good.
+fn unavailable(reason: &'static str) -> Response {
+    let reply = plain(StatusCode::SERVICE_UNAVAILABLE, reason);
+    warp::reply::with_header(reply, header::RETRY_AFTER, "1").into_response()
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response {
+    warp::reply::with_status(text, status).into_response()
+}

@@ -1,0 +1,167 @@
+//! Which header fields pass, and what the local service is told about the visitor.
+
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::BytesMut;
+use ipnet::IpNet;
+
+/// Who connected, and whose word about the real visitor counts.
+#[derive(Clone, Debug)]
+pub struct TrustedProxies(Vec<IpNet>);
+
+/// What an untrusted visitor may not say about itself; we say it (RFC 7239 and its forerunners).
+const SAID_BY_US: [&str; 6] = [
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-real-ip",
+    "forwarded",
+];
+
+/// Fields that concern one connection only (RFC 9110 section 7.6.1). Transfer-Encoding is one of them and is
+/// handled with the framing.
+const HOP_BY_HOP: [&str; 5] = ["connection", "keep-alive", "proxy-connection", "upgrade", "te"];
+
+/// What the visitor said of itself in a head, as far as it counts.
+#[derive(Debug, Default)]
+pub struct Said<'h> {
+    pub forwarded_for: Vec<&'h [u8]>,
+    pub proto: Option<&'h [u8]>,
+    pub host: Option<&'h [u8]>,
+}
+
+impl TrustedProxies {
+    pub fn new(networks: Vec<IpNet>) -> Self {
+        Self(networks)
+    }
+
+    pub fn trusts(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.iter().any(|network| network.contains(&address))
+    }
+
+    /// The visitor itself: the right-most address that is no trusted proxy's.
+    pub fn visitor(&self, peer: SocketAddr, said: &Said<'_>) -> SocketAddr {
+        if !self.trusts(peer.ip()) {
+            return peer;
+        }
+        let chain = said.forwarded_for.iter().flat_map(|value| value.split(|byte| *byte == b','));
+        let mut visitor = peer;
+        for hop in chain.collect::<Vec<_>>().into_iter().rev() {
+            let text = std::str::from_utf8(hop).unwrap_or_default().trim();
+            let Ok(address) = text.parse::<IpAddr>() else { return visitor };
+            visitor = (address.to_canonical(), 0).into();
+            if !self.trusts(address) {
+                return visitor;
+            }
+        }
+        visitor
+    }
+}
+
+/// Whether a field is left out of what passes on. `options` are the names that Connection lists.
+pub fn is_hop_by_hop(name: &str, options: &[&str]) -> bool {
+    HOP_BY_HOP.iter().chain(options).any(|other| name.eq_ignore_ascii_case(other))
+}
+
+pub fn is_said_by_us(name: &str) -> bool {
+    // Most names end the comparison at their first letter.
+    matches!(name.as_bytes().first(), Some(b'x' | b'X' | b'f' | b'F'))
+        && SAID_BY_US.iter().any(|other| name.eq_ignore_ascii_case(other))
+}
+
+impl<'h> Said<'h> {
+    pub fn hear(&mut self, name: &str, value: &'h [u8]) {
+        if name.eq_ignore_ascii_case("x-forwarded-for") {
+            self.forwarded_for.push(value);
+        } else if name.eq_ignore_ascii_case("x-forwarded-proto") {
+            self.proto = Some(value);
+        } else if name.eq_ignore_ascii_case("x-forwarded-host") {
+            self.host = Some(value);
+        }
+    }
+}
+
+/// Writes the fields that tell the local service who asked for what. A trusted proxy's words are kept and added to.
+pub fn put_forwarded(
+    out: &mut BytesMut,
+    proxies: &TrustedProxies,
+    peer: SocketAddr,
+    said: &Said<'_>,
+    host: &[u8],
+) {
+    let peer_ip = peer.ip().to_canonical();
+    let trusted = proxies.trusts(peer_ip);
+    out.extend_from_slice(b"X-Forwarded-For: ");
+    if trusted {
+        for value in &said.forwarded_for {
+            out.extend_from_slice(value);
+            out.extend_from_slice(b", ");
+        }
+    }
+    let address = peer_ip.to_string();
+    out.extend_from_slice(address.as_bytes());
+    let proto = said.proto.filter(|_| trusted).unwrap_or(b"http");
+    out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
+    out.extend_from_slice(proto);
+    out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
+    out.extend_from_slice(said.host.filter(|_| trusted).unwrap_or(host));
+    out.extend_from_slice(b"\r\nForwarded: for=");
+    match proxies.visitor(peer, said).ip().to_canonical() {
+        IpAddr::V4(visitor) => out.extend_from_slice(visitor.to_string().as_bytes()),
+        // Colons need quotes (RFC 7239 section 6).
+        IpAddr::V6(visitor) => out.extend_from_slice(format!("\"[{visitor}]\"").as_bytes()),
+    }
+    out.extend_from_slice(b";host=\"");
+    out.extend_from_slice(host);
+    out.extend_from_slice(b"\";proto=");
+    out.extend_from_slice(if proto == b"https" { b"https" } else { b"http" });
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(proxies: &[&str], peer: &str, said: &Said<'_>) -> String {
+        let proxies = TrustedProxies::new(proxies.iter().map(|network| network.parse().unwrap()).collect());
+        let mut out = BytesMut::new();
+        put_forwarded(&mut out, &proxies, peer.parse().unwrap(), said, b"web.localhost");
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn an_untrusted_visitor_says_nothing_of_itself() {
+        let said = Said { forwarded_for: vec![b"203.0.113.9"], proto: Some(b"https"), host: Some(b"evil") };
+        assert_eq!(
+            put(&[], "192.0.2.1:1234", &said),
+            "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: web.localhost\r\n\
+             Forwarded: for=192.0.2.1;host=\"web.localhost\";proto=http\r\n"
+        );
+    }
+
+    #[test]
+    fn a_trusted_proxy_is_believed_and_added() {
+        let said =
+            Said { forwarded_for: vec![b"203.0.113.9"], proto: Some(b"https"), host: Some(b"a.example") };
+        assert_eq!(
+            put(&["192.0.2.0/24"], "192.0.2.1:1234", &said),
+            "X-Forwarded-For: 203.0.113.9, 192.0.2.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a.example\r\n\
+             Forwarded: for=203.0.113.9;host=\"web.localhost\";proto=https\r\n"
+        );
+    }
+
+    #[test]
+    fn the_visitor_is_the_right_most_untrusted_address() {
+        let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        let visitor = |peer: &str, chain: &[u8]| {
+            let said = Said { forwarded_for: vec![chain], ..Said::default() };
+            proxies.visitor(peer.parse().unwrap(), &said).ip().to_string()
+        };
+        assert_eq!(visitor("10.0.0.1:1", b"1.1.1.1, 2.2.2.2, 10.0.0.2"), "2.2.2.2");
+        assert_eq!(visitor("[::ffff:10.0.0.1]:1", b"2001:db8::1"), "2001:db8::1");
+        assert_eq!(visitor("10.0.0.1:1", b"1.1.1.1, junk"), "10.0.0.1");
+        assert_eq!(visitor("9.9.9.9:1", b"1.1.1.1"), "9.9.9.9");
+    }
+}

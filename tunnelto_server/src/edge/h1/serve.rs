@@ -1,0 +1,198 @@
+//! One visitor connection: exchange after exchange, each routed by its own Host.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::Method;
+use tokio::net::TcpStream;
+use tunnelto_lib::read_buffer::ReadBuffer;
+
+use super::{
+    carry::{Carrying, Tried},
+    framing::Body,
+    request::{Form, RequestHead, Version},
+    visitor::Visitor,
+};
+use crate::{
+    active_stream::{ActiveStream, Reuse},
+    edge::{
+        handler::{Handler, Health, Opening, is_health_check},
+        listener::Accepted,
+        pages::{Connection, Page},
+    },
+    error::Refusal,
+    exchange::{Exchange, Outcome},
+    limits::{MAX_TRIES, REPLAY},
+};
+
+/// A connection that belongs to the control server, with the request that says so still to be read.
+pub struct HandOver {
+    pub socket: TcpStream,
+    pub first: Bytes,
+    pub peer: SocketAddr,
+}
+
+/// What becomes of the visitor's connection after an exchange.
+enum Next {
+    Another,
+    Close,
+    /// Some of the request may be unread.
+    Linger,
+    /// The visitor must notice that its answer is not whole.
+    Abort,
+}
+
+/// Serves a connection to its end, or to the request that hands it over.
+pub async fn serve<H: Handler>(accepted: Accepted, first: ReadBuffer, handler: &H) -> Option<HandOver> {
+    let mut visitor = Visitor::new(accepted, first);
+    loop {
+        let parsed = match visitor.next_head().await {
+            Ok(Some(head)) => RequestHead::parse(head.clone(), visitor.peer, handler.trusted_proxies())
+                .map(|request| (head, request)),
+            Ok(None) => return None,
+            Err(refusal) => Err(refusal),
+        };
+        let (head, request) = match parsed {
+            Ok(parsed) => parsed,
+            Err(refusal) => {
+                refuse_head(visitor, refusal).await;
+                return None;
+            }
+        };
+        let mut exchange = Exchange::new(request.visitor, request.method.clone(), request.target.clone());
+        let next = match open(handler, &mut exchange, &request, Reuse::Allowed).await {
+            Ok(Opening::Stream(stream)) => {
+                carry(&mut visitor, handler, &mut exchange, &request, stream).await
+            }
+            Ok(Opening::Wormhole) => {
+                exchange.outcome = Outcome::Local;
+                let first = [&head[..], &visitor.buffer.bytes[..]].concat().into();
+                return Some(HandOver { socket: visitor.socket, first, peer: visitor.peer });
+            }
+            Ok(local) => answer_locally(&mut visitor, &mut exchange, &request, &local).await,
+            Err(refusal) => refuse(&mut visitor, &mut exchange, &request, refusal).await,
+        };
+        drop(exchange);
+        match next {
+            Next::Another => {}
+            Next::Close => return None,
+            Next::Linger => {
+                visitor.linger().await;
+                return None;
+            }
+            Next::Abort => {
+                visitor.abort();
+                return None;
+            }
+        }
+    }
+}
+
+async fn open<H: Handler>(
+    handler: &H,
+    exchange: &mut Exchange,
+    request: &RequestHead,
+    reuse: Reuse,
+) -> Result<Opening, Refusal> {
+    if is_health_check(&request.method, &request.target) {
+        return Ok(Opening::Health(handler.health()));
+    }
+    // What may have to be sent twice must fit in memory; all else goes onto a fresh stream.
+    let is_small = matches!(request.body, Body::Length(length) if length <= REPLAY as u64);
+    let reuse = if is_small && request.upgrade.is_none() { reuse } else { Reuse::Never };
+    handler.open(exchange, &request.host, reuse).await
+}
+
+/// Sends the request and relays the answer; on another stream where that is safe.
+async fn carry<H: Handler>(
+    visitor: &mut Visitor,
+    handler: &H,
+    exchange: &mut Exchange,
+    request: &RequestHead,
+    mut stream: ActiveStream,
+) -> Next {
+    let mut carrying = Carrying::new(visitor, request);
+    let mut tries = 1;
+    let refusal = loop {
+        let is_last = handler.health() == Health::Draining;
+        match carrying.run(stream, is_last, exchange).await {
+            Tried::Answered { stays: true } => return Next::Another,
+            Tried::Answered { stays: false } => return Next::Linger,
+            Tried::Broken => return Next::Abort,
+            Tried::VisitorGone => return Next::Close,
+            Tried::TimedOut => break Refusal::UpstreamTimeout,
+            Tried::BadBody => break Refusal::BadRequest("malformed chunked body"),
+            Tried::Failed { failure, again } if !again || tries == MAX_TRIES => break failure.into(),
+            Tried::Failed { .. } => {}
+        }
+        tries += 1;
+        stream = match open(handler, exchange, request, Reuse::Never).await {
+            Ok(Opening::Stream(stream)) => stream,
+            Ok(_) => return Next::Close,
+            Err(refusal) => break refusal,
+        };
+    };
+    let is_read = carrying.is_read();
+    refuse_read(visitor, exchange, request, refusal, is_read).await
+}
+
+/// A head that cannot be understood is answered, and nothing behind it is read as a request.
+async fn refuse_head(mut visitor: Visitor, refusal: Refusal) {
+    let mut exchange = Exchange::new(visitor.peer, Method::GET, Bytes::new());
+    exchange.outcome = Outcome::Refused(refusal);
+    exchange.status = Some(refusal.status().as_u16());
+    let page = Page::refusal(refusal, Form::Text);
+    if visitor.answer(&page, &Method::GET, Connection::Close).await.is_ok() {
+        visitor.linger().await;
+    }
+}
+
+async fn refuse(
+    visitor: &mut Visitor,
+    exchange: &mut Exchange,
+    request: &RequestHead,
+    refusal: Refusal,
+) -> Next {
+    refuse_read(visitor, exchange, request, refusal, request.body.is_done()).await
+}
+
+async fn refuse_read(
+    visitor: &mut Visitor,
+    exchange: &mut Exchange,
+    request: &RequestHead,
+    refusal: Refusal,
+    is_read: bool,
+) -> Next {
+    exchange.outcome = Outcome::Refused(refusal);
+    let page = Page::refusal(refusal, request.accept);
+    answer(visitor, exchange, request, &page, is_read && refusal.keeps_connection()).await
+}
+
+async fn answer_locally(
+    visitor: &mut Visitor,
+    exchange: &mut Exchange,
+    request: &RequestHead,
+    opening: &Opening,
+) -> Next {
+    exchange.outcome = Outcome::Local;
+    let Some(page) = Page::local(opening) else { return Next::Close };
+    answer(visitor, exchange, request, &page, request.body.is_done()).await
+}
+
+/// A body that nobody took is never read as a request: then the connection does not stay.
+async fn answer(
+    visitor: &mut Visitor,
+    exchange: &mut Exchange,
+    request: &RequestHead,
+    page: &Page,
+    may_stay: bool,
+) -> Next {
+    exchange.status = Some(page.status.as_u16());
+    let stays = may_stay && request.keeps_alive && request.version == Version::Http11;
+    let connection = if stays { Connection::KeepAlive } else { Connection::Close };
+    match visitor.answer(page, &request.method, connection).await {
+        Err(_) => Next::Close,
+        Ok(()) if stays => Next::Another,
+        Ok(()) => Next::Linger,
+    }
+}

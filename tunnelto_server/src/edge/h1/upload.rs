@@ -1,0 +1,53 @@
+//! The request's body, from the visitor to the stream.
+
+use bytes::Bytes;
+use tokio::net::tcp::ReadHalf;
+use tunnelto_lib::read_buffer::ReadBuffer;
+
+use super::{carry::Progress, framing::Body};
+use crate::{active_stream::ActiveStream, io::within, limits::VISITOR_STALL};
+
+/// What is left of a body, and where it comes from.
+pub struct Upload<'a> {
+    pub body: &'a mut Body,
+    pub buffer: &'a mut ReadBuffer,
+    /// Keeps what is sent, while the stream may turn out to be dead.
+    pub keep: Option<&'a mut Vec<Bytes>>,
+}
+
+pub enum UploadError {
+    /// Not a body by RFC 9112 section 7.1: the visitor's fault.
+    Malformed,
+    /// The visitor left, or sent nothing for too long.
+    VisitorGone,
+    /// The stream takes no more; whether that is a failure, the answer tells.
+    StreamEnded,
+}
+
+impl Upload<'_> {
+    pub async fn run(
+        mut self,
+        visitor: &mut ReadHalf<'_>,
+        stream: &ActiveStream,
+        progress: &Progress,
+    ) -> Result<(), UploadError> {
+        while !self.body.is_done() {
+            stream.ready().await.map_err(|_| UploadError::StreamEnded)?;
+            if self.buffer.bytes.is_empty() {
+                match within(VISITOR_STALL, self.buffer.fill(visitor)).await {
+                    Ok(Ok(count)) if count > 0 => {}
+                    _ => return Err(UploadError::VisitorGone),
+                }
+            }
+            let count = self.body.take(&self.buffer.bytes).map_err(|_| UploadError::Malformed)?;
+            let piece = self.buffer.bytes.split_to(count).freeze();
+            progress.bytes_in.set(progress.bytes_in.get() + count as u64);
+            if let Some(kept) = &mut self.keep {
+                kept.push(piece.clone());
+            }
+            stream.send(piece).map_err(|_| UploadError::StreamEnded)?;
+        }
+        progress.uploaded.set(true);
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! One visitor's request from its head to the last byte of its answer: who, what, how much, and how it ended.
+//! It is recorded exactly once, when it is dropped.
+
+use std::{net::SocketAddr, time::Instant};
+
+use bytes::Bytes;
+use http::Method;
+use tunnelto_lib::name::Label;
+
+use crate::{error::Refusal, observability::access_log};
+
+/// Rides along from classify to record.
+pub struct Exchange {
+    pub began: Instant,
+    pub visitor: SocketAddr,
+    pub method: Method,
+    pub target: Bytes,
+    /// The tunnel, once routed.
+    pub name: Option<Label>,
+    pub status: Option<u16>,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The visitor left, or the server stopped, before the answer was whole.
+    Aborted,
+    /// The local service broke off in the middle of its answer.
+    Truncated,
+    Refused(Refusal),
+    /// The server itself answered: health, the bare host.
+    Local,
+    Answered,
+    Upgraded,
+}
+
+impl Exchange {
+    pub fn new(visitor: SocketAddr, method: Method, target: Bytes) -> Self {
+        Self {
+            began: Instant::now(),
+            visitor,
+            method,
+            target,
+            name: None,
+            status: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            outcome: Outcome::Aborted,
+        }
+    }
+}
+
+impl Outcome {
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Aborted => "aborted",
+            Self::Truncated => "truncated",
+            Self::Refused(refusal) => refusal.code(),
+            Self::Local => "local",
+            Self::Answered => "answered",
+            Self::Upgraded => "upgraded",
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        access_log::record(self);
+    }
+}

@@ -1,0 +1,94 @@
+//! Every limit with its unit and its reason. What an operator may change is a setting and not here.
+
+use std::time::Duration;
+
+/// The longest head of a request or answer, in bytes. RFC 9112 section 3 recommends at least 8,000 for the request
+/// line alone; cookies and tokens fill the rest.
+pub const MAX_HEAD: usize = 64 * 1024;
+
+/// Header fields in one head.
+pub const MAX_FIELDS: usize = 256;
+
+/// From a visitor's first byte to the end of its head: slow links finish, dripping ones give up their slot.
+pub const HEAD_TIME: Duration = Duration::from_secs(20);
+
+/// A kept visitor connection without a request.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(75);
+
+/// A visitor that neither sends nor reads while its exchange needs it: a paused film survives, a vanished
+/// machine does not hold memory for ever.
+pub const VISITOR_STALL: Duration = Duration::from_secs(600);
+
+/// From the end of a request to the first byte of its answer. Long polls are common, so this is long.
+pub const ANSWER_TIME: Duration = Duration::from_secs(600);
+
+/// Silence that ends a close-delimited answer of a protocol 1 client, which never says that its local service
+/// has closed.
+pub const PROTOCOL_1_SILENCE: Duration = Duration::from_secs(5);
+
+/// Reading on after an answer that came before the end of its request, so that the visitor reads the answer
+/// instead of a reset.
+pub const LINGER: Duration = Duration::from_secs(5);
+
+/// Bytes read and thrown away meanwhile.
+pub const LINGER_BYTES: usize = 64 * 1024 * 1024;
+
+/// The largest request that is repeated when a reused stream turns out to be dead, in bytes.
+pub const REPLAY: usize = 64 * 1024;
+
+/// How often one request is tried on another stream.
+pub const MAX_TRIES: usize = 3;
+
+/// An idle stream is reused for this long: most local services keep a connection for 5 s or more.
+pub const IDLE_STREAM: Duration = Duration::from_secs(2);
+
+/// Idle streams kept per connection.
+pub const MAX_IDLE_STREAMS: usize = 256;
+
+/// Visitor connections at once: below the descriptors that most systems grant after raising the soft limit.
+pub const MAX_VISITORS: usize = 16_384;
+
+/// Client connections at once.
+pub const MAX_CLIENTS: usize = 16_384;
+
+/// Streams that a client of protocol 1 is given at once; a client of protocol 2 says its own number.
+pub const PROTOCOL_1_STREAMS: usize = 4096;
+
+/// From the upgrade to the client's hello.
+pub const HELLO_TIME: Duration = Duration::from_secs(10);
+
+/// The head of a request to the control port.
+pub const CONTROL_HEAD_TIME: Duration = Duration::from_secs(10);
+
+/// Bytes of that head: room for the longest proxy-added fields, too little to burn time on.
+pub const CONTROL_HEAD: usize = 32 * 1024;
+
+/// How long the holder of a name has to show life when its owner asks for the name again.
+pub const PROBE_TIME: Duration = Duration::from_secs(5);
+
+/// Time between Pings: protocol 1 as the original, protocol 2 so that a dead line is noticed within a minute.
+pub const PING_PROTOCOL_1: Duration = Duration::from_secs(30);
+pub const PING_PROTOCOL_2: Duration = Duration::from_secs(15);
+
+/// Pings in a row without any byte from the client after which it counts as dead.
+pub const MISSED_PINGS: u32 = 3;
+
+/// Unacknowledged bytes on a tunnel's socket end it after this long.
+pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Visitors parked for one name, and in all.
+pub const MAX_PARKED_NAME: usize = 100;
+pub const MAX_PARKED: usize = 2000;
+
+/// Life of a reconnect token; each Ping brings a fresh one.
+pub const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
+
+/// Pause after a failed accept (no descriptors left): long enough for some to come free.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// HTTP/2: concurrent requests per connection, as most servers.
+pub const H2_STREAMS: u32 = 250;
+
+/// HTTP/2: receive window per request and per connection, in bytes.
+pub const H2_WINDOW: u32 = 256 * 1024;
+pub const H2_CONNECTION_WINDOW: u32 = 1024 * 1024;

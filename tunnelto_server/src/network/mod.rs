@@ -1,0 +1,3 @@
+//! What instances say to each other.
+
+pub mod server;

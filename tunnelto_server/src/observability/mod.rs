@@ -1,0 +1,3 @@
+//! What an operator sees of the server's work.
+
+pub mod access_log;

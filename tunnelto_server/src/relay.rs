@@ -1,0 +1,55 @@
+//! Plain bytes both ways, with half-close: what follows a protocol switch.
+
+use bytes::Bytes;
+use tokio::{
+    io::AsyncWriteExt,
+    net::{
+        TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+};
+use tunnelto_lib::{packet::ResetCode, read_buffer::ReadBuffer};
+
+use crate::{active_stream::ActiveStream, io::write_both};
+
+/// Both directions broke for the same reason: one side is gone.
+struct Broken;
+
+/// Tells the visitor of the switch and carries bytes until both sides have finished or one is gone. `early` is
+/// what the visitor, `rest` what the service has sent ahead.
+pub async fn switch(visitor: &mut TcpStream, early: Bytes, stream: &ActiveStream, head: Bytes, rest: Bytes) {
+    let consumed = rest.len();
+    if write_both(visitor, head, rest).await.is_err() {
+        return;
+    }
+    stream.consumed(consumed);
+    let (mut reading, mut writing) = visitor.split();
+    let result =
+        tokio::try_join!(from_visitor(&mut reading, early, stream), to_visitor(&mut writing, stream),);
+    if result.is_err() {
+        stream.reset(ResetCode::Cancelled);
+    }
+}
+
+async fn from_visitor(visitor: &mut ReadHalf<'_>, early: Bytes, stream: &ActiveStream) -> Result<(), Broken> {
+    stream.send(early).map_err(|_| Broken)?;
+    let mut buffer = ReadBuffer::default();
+    loop {
+        stream.ready().await.map_err(|_| Broken)?;
+        if buffer.fill(visitor).await.map_err(|_| Broken)? == 0 {
+            stream.finish();
+            return Ok(());
+        }
+        stream.send(buffer.take()).map_err(|_| Broken)?;
+    }
+}
+
+async fn to_visitor(visitor: &mut WriteHalf<'_>, stream: &ActiveStream) -> Result<(), Broken> {
+    while let Some(piece) = stream.recv().await.map_err(|_| Broken)? {
+        visitor.write_all(&piece).await.map_err(|_| Broken)?;
+        stream.consumed(piece.len());
+    }
+    // The visitor may have gone by now, which is no news.
+    let _ = visitor.shutdown().await;
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! One thread's connections. A client connection lives on one shard with all its streams, so an exchange
+//! never crosses threads and takes no lock.
+
+use std::{cell::RefCell, collections::HashMap, rc::Rc};
+
+use crate::active_stream::{Connection, ConnectionId};
+
+#[derive(Default)]
+pub struct Shard {
+    connections: RefCell<HashMap<ConnectionId, Rc<Connection>>>,
+}
+
+impl Shard {
+    pub fn add(&self, connection: Rc<Connection>) {
+        self.connections.borrow_mut().insert(connection.id, connection);
+    }
+
+    pub fn remove(&self, id: ConnectionId) {
+        self.connections.borrow_mut().remove(&id);
+    }
+
+    pub fn connection(&self, id: ConnectionId) -> Option<Rc<Connection>> {
+        self.connections.borrow().get(&id).cloned()
+    }
+
+    /// Exchanges under way on all connections.
+    pub fn in_flight(&self) -> usize {
+        self.connections.borrow().values().map(|connection| connection.in_flight()).sum()
+    }
+}

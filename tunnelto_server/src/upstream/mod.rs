@@ -1,0 +1,3 @@
+//! Opening a byte stream for an exchange.
+
+pub mod tunnel;
