@@ -22,8 +22,9 @@ pub enum Body {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunks {
     state: State,
-    /// Bytes of the present line, or of the trailer section.
+    /// Bytes of the present line.
     seen: usize,
+    trailers: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +53,7 @@ impl Body {
     pub const NONE: Self = Self::Length(0);
 
     pub fn chunked() -> Self {
-        Self::Chunked(Chunks { state: State::Size(0, 0), seen: 0 })
+        Self::Chunked(Chunks { state: State::Size(0, 0), seen: 0, trailers: Vec::new() })
     }
 
     pub fn is_done(&self) -> bool {
@@ -103,10 +104,12 @@ impl Body {
         Ok(at)
     }
 
-    /// Whether the trailer section is being read.
-    pub fn is_in_trailers(&self) -> bool {
-        use State::{LastLf, Trailer, TrailerLf, TrailerStart};
-        matches!(self, Self::Chunked(Chunks { state: TrailerStart | Trailer | TrailerLf | LastLf, .. }))
+    /// The fields behind the last chunk, as they came, each with its line end.
+    pub fn trailers(&self) -> &[u8] {
+        match self {
+            Self::Chunked(chunks) => &chunks.trailers,
+            Self::Length(_) | Self::UntilClose => &[],
+        }
     }
 }
 
@@ -114,12 +117,11 @@ impl Chunks {
     /// Consumes some of `bytes` (not empty); says how many, and whether they are content.
     fn step(&mut self, bytes: &[u8]) -> Result<(usize, bool), BadChunk> {
         let byte = bytes[0];
-        let line = matches!(
-            self.state,
-            State::Size(..) | State::Extension(_) | State::TrailerStart | State::Trailer | State::TrailerLf
-        );
-        if line {
-            self.seen += 1;
+        match self.state {
+            State::Size(..) | State::Extension(_) => self.seen += 1,
+            State::TrailerStart if byte == b'\r' => {}
+            State::TrailerStart | State::Trailer | State::TrailerLf => self.trailers.push(byte),
+            _ => {}
         }
         self.state = match self.state {
             State::Size(size, digits) => match byte {
@@ -158,7 +160,7 @@ impl Chunks {
             State::Trailer => match byte {
                 b'\r' => State::TrailerLf,
                 b'\n' | 0 => return Err(BadChunk),
-                _ if self.seen > MAX_TRAILERS => return Err(BadChunk),
+                _ if self.trailers.len() > MAX_TRAILERS => return Err(BadChunk),
                 _ => State::Trailer,
             },
             State::TrailerLf => expect(byte, b'\n').map(|()| State::TrailerStart)?,
@@ -202,6 +204,13 @@ mod tests {
             with_more.extend(b"GET / HTTP/1.1");
             assert_eq!(taken(&with_more), Ok((wire.len(), true)));
         }
+    }
+
+    #[test]
+    fn trailers_are_kept_as_they_came() {
+        let mut body = Body::chunked();
+        body.take(b"0\r\nX: 1\r\nY: 2\r\n\r\n").unwrap();
+        assert_eq!(body.trailers(), b"X: 1\r\nY: 2\r\n");
     }
 
     #[test]

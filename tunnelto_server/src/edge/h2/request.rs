@@ -1,0 +1,107 @@
+//! A request of HTTP/2, written as one of HTTP/1.1 (RFC 9113 section 8.3, RFC 9112).
+
+use bytes::{Bytes, BytesMut};
+use h2::RecvStream;
+use http::{HeaderMap, Method, header, request::Parts};
+
+use crate::{
+    active_stream::ActiveStream,
+    edge::h1::{framing::Body, request::put_field},
+    error::Refusal,
+};
+
+/// The head as an HTTP/1.1 visitor would have sent it; the same strict reading follows. Values hold no line ends,
+/// which the `http` types guarantee.
+pub fn to_http1(parts: &Parts, has_no_body: bool) -> Result<Bytes, Refusal> {
+    if parts.method == Method::CONNECT {
+        return Err(Refusal::BadRequest("this is no forward proxy"));
+    }
+    let target = parts.uri.path_and_query().map_or("*", |target| target.as_str());
+    // `*` comes as an empty path with OPTIONS.
+    let target = if target.is_empty() { "/" } else { target };
+    let mut head = BytesMut::with_capacity(512);
+    for piece in [parts.method.as_str(), " ", target, " HTTP/1.1\r\n"] {
+        head.extend_from_slice(piece.as_bytes());
+    }
+    // :authority overrules Host (section 8.3.1).
+    match (parts.uri.authority(), parts.headers.get(header::HOST)) {
+        (Some(authority), _) => put_field(&mut head, "Host", authority.as_str().as_bytes()),
+        (None, Some(host)) => put_field(&mut head, "Host", host.as_bytes()),
+        (None, None) => return Err(Refusal::InvalidHost),
+    }
+    // One field for the local service (section 8.2.3).
+    let cookies: Vec<_> =
+        parts.headers.get_all(header::COOKIE).iter().map(|value| value.as_bytes()).collect();
+    if !cookies.is_empty() {
+        put_field(&mut head, "Cookie", &cookies.join(&b"; "[..]));
+    }
+    for (name, value) in &parts.headers {
+        if name != header::HOST && name != header::COOKIE {
+            put_field(&mut head, name.as_str(), value.as_bytes());
+        }
+    }
+    if !has_no_body && !parts.headers.contains_key(header::CONTENT_LENGTH) {
+        put_field(&mut head, "Transfer-Encoding", b"chunked");
+    }
+    head.extend_from_slice(b"\r\n");
+    Ok(head.freeze())
+}
+
+/// The request's body on its way to the stream.
+pub struct Upload {
+    from: RecvStream,
+    is_chunked: bool,
+}
+
+/// The visitor broke off, or the stream did; the answer tells which matters.
+#[derive(Debug)]
+pub struct UploadFailed;
+
+impl Upload {
+    /// `framing` is what the head promised.
+    pub fn new(from: RecvStream, framing: Body) -> Self {
+        Self { from, is_chunked: matches!(framing, Body::Chunked(_)) }
+    }
+
+    /// Returns the bytes of content sent. Never fails because the stream takes no more: the answer says why.
+    pub async fn run(mut self, stream: &ActiveStream) -> Result<u64, UploadFailed> {
+        let mut total = 0;
+        while let Some(data) = self.from.data().await {
+            let data = data.map_err(|_| UploadFailed)?;
+            let size = data.len();
+            if stream.ready().await.and_then(|()| self.send(stream, data)).is_err() {
+                return Ok(total);
+            }
+            total += size as u64;
+            // The window opens again once the bytes are on their way.
+            let _ = self.from.flow_control().release_capacity(size);
+        }
+        if self.is_chunked {
+            let trailers = self.from.trailers().await.map_err(|_| UploadFailed)?;
+            // A stream that takes no more says why in its answer.
+            let _ = stream.send(last_chunk(trailers.as_ref()));
+        }
+        Ok(total)
+    }
+
+    fn send(&self, stream: &ActiveStream, data: Bytes) -> Result<(), tunnelto_lib::mux::Ended> {
+        if !self.is_chunked {
+            return stream.send(data);
+        }
+        if data.is_empty() {
+            return Ok(());
+        }
+        stream.send(format!("{:x}\r\n", data.len()).into())?;
+        stream.send(data)?;
+        stream.send(Bytes::from_static(b"\r\n"))
+    }
+}
+
+fn last_chunk(trailers: Option<&HeaderMap>) -> Bytes {
+    let mut end = BytesMut::from(&b"0\r\n"[..]);
+    for (name, value) in trailers.into_iter().flatten() {
+        put_field(&mut end, name.as_str(), value.as_bytes());
+    }
+    end.extend_from_slice(b"\r\n");
+    end.freeze()
+}

@@ -1,0 +1,167 @@
+//! The local service's HTTP/1 answer, sent as one of HTTP/2.
+
+use std::future::poll_fn;
+
+use bytes::Bytes;
+use h2::{Reason, SendStream, server::SendResponse};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use httparse::{EMPTY_HEADER, Status};
+
+use crate::{
+    active_stream::ActiveStream,
+    edge::{
+        h1::{answer::Answer, framing::Body, request::RequestHead, response::ResponseHead},
+        pages::Page,
+    },
+    exchange::Outcome,
+    io::within,
+    limits::{MAX_FIELDS, VISITOR_STALL},
+};
+
+/// Fields that frame or route and must not come in behind the content (RFC 9110 section 6.5.1).
+const NO_TRAILERS: [HeaderName; 4] =
+    [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::HOST, header::CONNECTION];
+
+pub struct Respond {
+    respond: SendResponse<Bytes>,
+    pub bytes_out: u64,
+}
+
+/// The visitor takes no more.
+struct Gone;
+
+impl Respond {
+    pub fn new(respond: SendResponse<Bytes>) -> Self {
+        Self { respond, bytes_out: 0 }
+    }
+
+    /// An answer of our own.
+    pub async fn page(&mut self, page: &Page, method: &Method) {
+        let mut response = Response::new(());
+        *response.status_mut() = page.status;
+        for (name, value) in &page.fields {
+            let pair = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value));
+            if let (Ok(name), Ok(value)) = pair {
+                response.headers_mut().append(name, value);
+            }
+        }
+        response.headers_mut().insert(header::CONTENT_LENGTH, page.body.len().into());
+        let is_empty = page.body.is_empty() || *method == Method::HEAD;
+        let Ok(mut body) = self.respond.send_response(response, is_empty) else { return };
+        if !is_empty {
+            let _ = self.send(&mut body, page.body.clone().into(), true).await;
+        }
+    }
+
+    /// 103 and its like; a visitor that takes no more is noticed at the final head.
+    pub fn interim(&mut self, head: &ResponseHead) {
+        if let Some(response) = response(head) {
+            let _ = self.respond.send_informational(response);
+        }
+    }
+
+    /// The visitor does not want the answer any more.
+    pub async fn until_reset(&mut self) {
+        // An error means that the connection is gone, which is no different.
+        let _ = poll_fn(|cx| self.respond.poll_reset(cx)).await;
+    }
+
+    pub async fn relay(
+        &mut self,
+        mut head: ResponseHead,
+        mut answer: Answer<'_>,
+        stream: &ActiveStream,
+        request: &RequestHead,
+    ) -> Outcome {
+        let mut body = std::mem::replace(&mut head.body, Body::NONE);
+        if body == Body::UntilClose && !head.is_event_stream {
+            answer.end_by_silence();
+        }
+        let is_empty = body.is_done();
+        let Some(response) = response(&head) else {
+            self.respond.send_reset(Reason::INTERNAL_ERROR);
+            return Outcome::Truncated;
+        };
+        let Ok(mut sending) = self.respond.send_response(response, is_empty) else { return Outcome::Aborted };
+        if is_empty {
+            return Outcome::Answered;
+        }
+        debug_assert_ne!(request.method, Method::HEAD, "an answer to HEAD has no body");
+        let mut content = Vec::new();
+        while !body.is_done() {
+            let piece = match answer.piece().await {
+                Ok(Some(piece)) => piece,
+                Ok(None) if body == Body::UntilClose => break,
+                Ok(None) | Err(_) => return truncated(&mut sending),
+            };
+            let Ok(count) = body.take_content(&piece, &mut content) else { return truncated(&mut sending) };
+            for range in content.drain(..) {
+                if self.send(&mut sending, piece.slice(range), false).await.is_err() {
+                    return Outcome::Aborted;
+                }
+            }
+            stream.consumed(count);
+        }
+        let end = match trailers(body.trailers()) {
+            Some(trailers) => sending.send_trailers(trailers),
+            None => sending.send_data(Bytes::new(), true),
+        };
+        if end.is_ok() { Outcome::Answered } else { Outcome::Aborted }
+    }
+
+    /// Sends as the visitor's window allows.
+    async fn send(
+        &mut self,
+        body: &mut SendStream<Bytes>,
+        mut data: Bytes,
+        is_last: bool,
+    ) -> Result<(), Gone> {
+        while !data.is_empty() {
+            body.reserve_capacity(data.len());
+            let capacity = within(VISITOR_STALL, poll_fn(|cx| body.poll_capacity(cx))).await;
+            let Ok(Some(Ok(capacity))) = capacity else { return Err(Gone) };
+            let piece = data.split_to(capacity.min(data.len()));
+            self.bytes_out += piece.len() as u64;
+            body.send_data(piece, is_last && data.is_empty()).map_err(|_| Gone)?;
+        }
+        Ok(())
+    }
+}
+
+fn truncated(body: &mut SendStream<Bytes>) -> Outcome {
+    body.send_reset(Reason::INTERNAL_ERROR);
+    Outcome::Truncated
+}
+
+/// Status and fields without those that HTTP/2 forbids (RFC 9113 section 8.2.2).
+fn response(head: &ResponseHead) -> Option<Response<()>> {
+    let mut text = head.onward_fields().to_vec();
+    text.extend_from_slice(b"\r\n");
+    let mut slots = [EMPTY_HEADER; MAX_FIELDS];
+    let mut parsed = httparse::Response::new(&mut slots);
+    parsed.parse(&text).ok()?;
+    let mut response = Response::new(());
+    *response.status_mut() = StatusCode::from_u16(head.status).ok()?;
+    for field in parsed.headers.iter() {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+        if name != header::TRANSFER_ENCODING {
+            response.headers_mut().append(name, HeaderValue::from_bytes(field.value).ok()?);
+        }
+    }
+    Some(response)
+}
+
+fn trailers(section: &[u8]) -> Option<HeaderMap> {
+    let mut slots = [EMPTY_HEADER; MAX_FIELDS];
+    let mut text = section.to_vec();
+    text.extend_from_slice(b"\r\n");
+    let Ok(Status::Complete((_, fields))) = httparse::parse_headers(&text, &mut slots) else { return None };
+    let mut trailers = HeaderMap::new();
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+        if !NO_TRAILERS.contains(&name) {
+            trailers.append(name, HeaderValue::from_bytes(field.value).ok()?);
+        }
+    }
+    (!trailers.is_empty()).then_some(trailers)
+}
