@@ -1,1 +1,16 @@
+//! The harness of the black-box tests: real binaries on free ports, scripted origins, raw visitors, and waiting
+//! for conditions instead of sleeping.
 
+pub mod eventually;
+
+pub mod process;
+
+pub mod client;
+pub mod server;
+
+pub mod origin;
+pub mod visitor;
+
+pub mod wormhole;
+
+pub mod stack;

@@ -8,7 +8,7 @@ use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    net::{TcpStream, lookup_host},
+    net::TcpStream,
     time::timeout,
 };
 use tunnelto_lib::{
@@ -17,10 +17,7 @@ use tunnelto_lib::{
     ws::{Decoder, Message, Opcode, Role, WsError, accept_value, new_key, put_frame_head},
 };
 
-use crate::{
-    config::ServerAddress,
-    local::dial::{first_of, server_connector},
-};
+use crate::{config::ServerAddress, local::dial::server_connector, resolve};
 
 /// From the first packet to the server's hello: a slow line with TLS takes a few round trips.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -73,8 +70,7 @@ pub async fn connect(server: &ServerAddress, hello: &ClientHello) -> Result<Conn
 
 async fn connect_unlimited(server: &ServerAddress, hello: &ClientHello) -> Result<Connected, ConnectError> {
     let bare_host = server.host.trim_start_matches('[').trim_end_matches(']');
-    // Looked up for each try: servers move.
-    let socket = first_of(lookup_host((bare_host, server.port)).await?).await?;
+    let socket = resolve::connect(&resolve::addresses(bare_host, server.port).await?).await?;
     prepare(&socket)?;
     let mut io = if server.tls {
         let connector = server_connector().map_err(ConnectError::Tls)?;

@@ -5,11 +5,12 @@ pub mod error;
 pub mod ui;
 
 pub mod cli;
-pub mod config;
-
-pub mod reconnect;
+pub mod resolve;
 
 pub mod local;
+
+pub mod config;
+pub mod reconnect;
 
 pub mod connect;
 pub mod streams;

@@ -11,6 +11,7 @@ use tokio::{
     task::JoinSet,
     time::{sleep_until, timeout},
 };
+use tokio_util::sync::CancellationToken;
 use tunnelto_lib::{
     hello::{Agent, ClientHello, ClientType, Kind, PROTOCOL, Refusal, Success, TunnelRequest, WINDOW},
     mux::{self, Incoming, Lost, Mux, Reader, Settings},
@@ -47,10 +48,10 @@ pub struct Identity {
 /// How a connection ended.
 #[derive(Debug)]
 pub enum End {
+    /// Said goodbye, as we were told to.
+    Finished,
     Lost(Lost),
     Silent,
-    /// The server will stop; it says so before.
-    GoAway(String),
     /// We are out. With seconds in it we may come back after them.
     Terminated(Refusal),
 }
@@ -101,13 +102,24 @@ impl Default for Identity {
     }
 }
 
-/// Serves streams until the connection ends, or until `stop` is ready: then it says goodbye.
+/// What a session is told, and what it tells.
+#[derive(Clone, Debug, Default)]
+pub struct Signals {
+    /// The user wants to stop: say goodbye at once.
+    pub stop: CancellationToken,
+    /// The server asks us to connect elsewhere. What is open goes on here.
+    pub go_away: CancellationToken,
+    /// Another connection stands: say goodbye once nothing is open here.
+    pub finish: CancellationToken,
+}
+
+/// Serves streams until the connection ends or is told to.
 pub async fn serve(
     connected: Connected,
-    identity: &Identity,
-    dialer: &Rc<Dialer>,
-    stop: impl Future<Output = ()>,
-) -> Option<End> {
+    identity: Rc<Identity>,
+    dialer: Rc<Dialer>,
+    signals: Signals,
+) -> End {
     let Connected { io, buffer, decoder, success } = connected;
     let protocol = success.extended.as_ref().map_or(1, |extended| extended.protocol.clamp(1, PROTOCOL));
     let settings = Settings {
@@ -122,12 +134,12 @@ pub async fn serve(
         ServerIo::Plain(socket) => {
             let (reading, writing) = socket.into_split();
             let reader = Reader::new(mux.clone(), reading, decoder, buffer);
-            run(mux, reader, writing, identity, dialer, protocol, stop).await
+            run(mux, reader, writing, &identity, &dialer, &signals).await
         }
         ServerIo::Other(transport) => {
             let (reading, writing) = tokio::io::split(transport);
             let reader = Reader::new(mux.clone(), reading, decoder, buffer);
-            run(mux, reader, writing, identity, dialer, protocol, stop).await
+            run(mux, reader, writing, &identity, &dialer, &signals).await
         }
     }
 }
@@ -138,13 +150,13 @@ async fn run<R, W>(
     mut writing: W,
     identity: &Identity,
     dialer: &Rc<Dialer>,
-    protocol: u8,
-    stop: impl Future<Output = ()>,
-) -> Option<End>
+    signals: &Signals,
+) -> End
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin + 'static,
 {
+    let protocol = mux.protocol();
     let silence = if protocol == 1 { SILENCE_PROTOCOL_1 } else { SILENCE_PROTOCOL_2 };
     let mut writer = tokio::task::spawn_local({
         let mux = mux.clone();
@@ -152,12 +164,13 @@ where
     });
     // Dropped at the end, and all streams' tasks with it.
     let mut tasks = JoinSet::new();
-    let mut stop = std::pin::pin!(stop);
     let end = loop {
         let deadline = mux.last_heard() + silence;
+        let may_finish = mux.open_streams() == 0;
         tokio::select! {
             biased;
-            () = &mut stop => break None,
+            () = signals.stop.cancelled() => break End::Finished,
+            () = signals.finish.cancelled(), if may_finish => break End::Finished,
             incoming = reader.next() => match incoming {
                 Ok(Incoming::Opened(stream, _)) => {
                     tasks.spawn_local(streams::serve(stream, dialer.clone(), protocol));
@@ -168,20 +181,20 @@ where
                     }
                     mux.ping(None);
                 }
-                Ok(Incoming::GoAway(about)) => break Some(End::GoAway(reason(&about))),
-                Ok(Incoming::Terminate(about)) => break Some(End::Terminated(refusal(&about))),
-                Err(lost) => break Some(End::Lost(lost)),
+                Ok(Incoming::GoAway(_)) => signals.go_away.cancel(),
+                Ok(Incoming::Terminate(about)) => break End::Terminated(refusal(&about)),
+                Err(lost) => break End::Lost(lost),
             },
             Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
-            _ = &mut writer => break Some(End::Lost(Lost::Eof)),
+            _ = &mut writer => break End::Lost(Lost::Eof),
             () = sleep_until(deadline.into()) => {
                 if mux.last_heard() + silence <= Instant::now() {
-                    break Some(End::Silent);
+                    break End::Silent;
                 }
             }
         }
     };
-    if end.is_none() && protocol >= 2 {
+    if matches!(end, End::Finished) && protocol >= 2 {
         mux.close_gracefully();
         // A server that does not read has our goodbye cut off.
         let _ = timeout(GOODBYE, &mut writer).await;
@@ -189,11 +202,6 @@ where
     mux.abandon();
     writer.abort();
     end
-}
-
-fn reason(about: &[u8]) -> String {
-    serde_json::from_slice::<tunnelto_lib::hello::GoAway>(about)
-        .map_or_else(|_| "the server asks us to go".into(), |notice| notice.reason)
 }
 
 fn refusal(about: &[u8]) -> Refusal {
@@ -209,7 +217,7 @@ impl std::fmt::Display for End {
         match self {
             Self::Lost(lost) => lost.fmt(f),
             Self::Silent => f.write_str("no sign of life from the server"),
-            Self::GoAway(reason) => f.write_str(reason),
+            Self::Finished => f.write_str("finished"),
             Self::Terminated(refusal) => f.write_str(&refusal.message),
         }
     }

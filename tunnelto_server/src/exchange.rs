@@ -7,7 +7,10 @@ use bytes::Bytes;
 use http::Method;
 use tunnelto_lib::name::Label;
 
-use crate::{error::Refusal, observability::access_log};
+use crate::{
+    error::Refusal,
+    observability::access_log::{self, Line},
+};
 
 /// Rides along from classify to record.
 pub struct Exchange {
@@ -67,6 +70,16 @@ impl Outcome {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        access_log::record(self);
+        access_log::record(&Line {
+            visitor: self.visitor.ip(),
+            name: self.name.as_ref(),
+            method: self.method.as_str(),
+            target: &self.target,
+            status: self.status,
+            outcome: self.outcome.label(),
+            took: self.began.elapsed(),
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+        });
     }
 }

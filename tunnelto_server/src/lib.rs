@@ -9,9 +9,10 @@ pub mod sign;
 pub mod config;
 pub mod shutdown;
 
+pub mod observability;
+
 pub mod error;
 pub mod exchange;
-pub mod observability;
 
 pub mod policy;
 

@@ -5,18 +5,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{signal::unix, time::sleep};
+use tokio::{signal::unix, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tunnelto_lib::hello::{Refusal, Success};
 
 use crate::{
     cli::HttpOptions,
     config::{Config, ServerAddress},
-    connect::{ConnectError, connect},
+    connect::{ConnectError, Connected, connect},
     error::ClientError,
     local::dial::Dialer,
     reconnect::Backoff,
-    session::{self, End, Identity},
+    session::{self, End, Identity, Signals},
     ui::{Event, Ui},
 };
 
@@ -30,11 +30,14 @@ pub async fn run(target: Option<&str>, options: &HttpOptions) -> Result<(), Clie
     let mut tunnel = Tunnel {
         config,
         dialer,
-        identity: Identity::new(),
+        identity: Rc::default(),
         backoff: Backoff::default(),
         ui: Ui::new(options.output),
+        leaving: JoinSet::new(),
     };
     tunnel.keep_open(&stop).await?;
+    // Their goodbyes are bounded.
+    while tunnel.leaving.join_next().await.is_some() {}
     tunnel.ui.tell(&Event::Stopped { reason: "by the user" });
     Ok(())
 }
@@ -42,14 +45,17 @@ pub async fn run(target: Option<&str>, options: &HttpOptions) -> Result<(), Clie
 struct Tunnel {
     config: Config,
     dialer: Rc<Dialer>,
-    identity: Identity,
+    identity: Rc<Identity>,
     backoff: Backoff,
     ui: Ui,
+    /// Connections that the server has asked us to leave; each ends when nothing is open on it.
+    leaving: JoinSet<End>,
 }
 
 impl Tunnel {
     /// Connects again and again. Returns when the user stops it; an error is final.
     async fn keep_open(&mut self, stop: &CancellationToken) -> Result<(), ClientError> {
+        let mut finish = CancellationToken::new();
         loop {
             let hello = self.identity.hello(&self.config);
             let connected = tokio::select! {
@@ -60,15 +66,11 @@ impl Tunnel {
             let (reason, asked) = match connected {
                 Ok(connected) => {
                     self.greet(&connected.success);
-                    let began = Instant::now();
-                    let end = session::serve(connected, &self.identity, &self.dialer, stop.cancelled()).await;
-                    self.backoff.ended(began.elapsed());
-                    match end {
+                    finish.cancel();
+                    finish = CancellationToken::new();
+                    match self.serve(connected, stop, &finish).await? {
+                        Some(end) => end,
                         None => return Ok(()),
-                        Some(End::Terminated(refusal)) if refusal.retry_after.is_none() => {
-                            return Err(fatal(refusal));
-                        }
-                        Some(end) => (end.to_string(), asked_by(&end)),
                     }
                 }
                 Err(ConnectError::Refused(refusal)) if refusal.retry_after.is_none() => {
@@ -89,6 +91,39 @@ impl Tunnel {
                 }
             };
             self.pause(reason, asked, stop).await?;
+        }
+    }
+
+    /// One connection, until another one is needed: why, and after how long. `None` when the user stops it.
+    async fn serve(
+        &mut self,
+        connected: Connected,
+        stop: &CancellationToken,
+        finish: &CancellationToken,
+    ) -> Result<Option<(String, Option<Duration>)>, ClientError> {
+        while self.leaving.try_join_next().is_some() {}
+        let began = Instant::now();
+        let signals =
+            Signals { stop: stop.clone(), go_away: CancellationToken::new(), finish: finish.clone() };
+        let serving = session::serve(connected, self.identity.clone(), self.dialer.clone(), signals.clone());
+        let mut sessions = JoinSet::new();
+        sessions.spawn_local(serving);
+        let end = tokio::select! {
+            biased;
+            Some(end) = sessions.join_next() => end,
+            () = signals.go_away.cancelled() => {
+                self.leaving.spawn_local(async move {
+                    sessions.join_next().await.and_then(Result::ok).unwrap_or(End::Finished)
+                });
+                self.backoff.ended(began.elapsed());
+                return Ok(Some(("the server asks us to connect anew".into(), None)));
+            }
+        };
+        self.backoff.ended(began.elapsed());
+        match end.map_err(|error| ClientError::Unexpected(error.to_string()))? {
+            End::Finished => Ok(None),
+            End::Terminated(refusal) if refusal.retry_after.is_none() => Err(fatal(refusal)),
+            end => Ok(Some((end.to_string(), asked_by(&end)))),
         }
     }
 

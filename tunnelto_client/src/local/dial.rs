@@ -1,26 +1,21 @@
 //! Dialling the target.
 
-use std::{
-    cell::Cell,
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{cell::Cell, io, net::SocketAddr, time::Duration};
 
 use rustls::pki_types::ServerName;
 use tokio::{
     io::DuplexStream,
-    net::{TcpStream, UnixStream, lookup_host},
+    net::{TcpStream, UnixStream},
     time::timeout,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{
     files,
-    target::{Address, Target},
+    target::{Address, Target, Verify},
     tls,
 };
+use crate::resolve;
 
 /// A local service answers at once or is in trouble.
 const DIAL: Duration = Duration::from_secs(5);
@@ -29,8 +24,8 @@ const DIAL: Duration = Duration::from_secs(5);
 pub struct Dialer {
     target: Target,
     connector: Option<TlsConnector>,
-    /// The family of `localhost` that answered last.
-    loopback: Cell<IpAddr>,
+    /// What answered last.
+    last: Cell<Option<SocketAddr>>,
 }
 
 /// A connection to the local service.
@@ -57,7 +52,7 @@ impl Dialer {
             Target::Tls { verify, .. } => Some(TlsConnector::from(tls::client_config(*verify)?)),
             _ => None,
         };
-        Ok(Self { target, connector, loopback: Cell::new(Ipv4Addr::LOCALHOST.into()) })
+        Ok(Self { target, connector, last: Cell::new(None) })
     }
 
     pub fn target(&self) -> &Target {
@@ -91,48 +86,18 @@ impl Dialer {
     }
 
     async fn tcp(&self, address: &Address) -> io::Result<TcpStream> {
-        let socket = if address.host.eq_ignore_ascii_case("localhost") {
-            self.loopback(address.port).await?
-        } else if let Ok(ip) = address.host.parse::<IpAddr>() {
-            TcpStream::connect((ip, address.port)).await?
-        } else {
-            first_of(lookup_host((&*address.host, address.port)).await?).await?
-        };
+        let mut addresses = resolve::addresses(&address.host, address.port).await?;
+        // What answered last time is tried first: services listen on one family of `localhost` or the other.
+        let last = self.last.get();
+        addresses.sort_by_key(|address| Some(*address) != last);
+        let socket = resolve::connect(&addresses).await?;
+        self.last.set(socket.peer_addr().ok());
         socket.set_nodelay(true)?;
         Ok(socket)
-    }
-
-    /// `localhost` is both loopback addresses, whichever answers; services listen on either.
-    async fn loopback(&self, port: u16) -> io::Result<TcpStream> {
-        let last = self.loopback.get();
-        let other: IpAddr =
-            if last.is_ipv4() { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
-        match TcpStream::connect((last, port)).await {
-            Ok(socket) => Ok(socket),
-            Err(error) => match TcpStream::connect((other, port)).await {
-                Ok(socket) => {
-                    self.loopback.set(other);
-                    Ok(socket)
-                }
-                Err(_) => Err(error),
-            },
-        }
     }
 }
 
 /// A TLS connector that trusts the system's roots, for connections to the server.
 pub fn server_connector() -> Result<TlsConnector, String> {
-    tls::client_config(super::target::Verify::Yes).map(|config: Arc<_>| TlsConnector::from(config))
-}
-
-/// The first address that answers; the last error when none does.
-pub async fn first_of(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(socket) => return Ok(socket),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+    tls::client_config(Verify::Yes).map(TlsConnector::from)
 }

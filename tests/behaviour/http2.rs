@@ -1,0 +1,154 @@
+//! HTTP/2 by prior knowledge towards visitors.
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{HeaderMap, Request, Response};
+use tests::{eventually::soon, origin::Origin, server::Server, stack::Stack};
+use tokio::net::TcpStream;
+
+async fn connect(server: &Server) -> SendRequest<Bytes> {
+    let socket = TcpStream::connect(server.visitors).await.unwrap();
+    let (sender, connection) = soon("the handshake", h2::client::handshake(socket)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+struct Got {
+    response: Response<()>,
+    body: Vec<u8>,
+    trailers: Option<HeaderMap>,
+}
+
+async fn ask(sender: &SendRequest<Bytes>, request: Request<()>, body: Option<&[u8]>) -> Got {
+    let mut sender = soon("room for a request", sender.clone().ready()).await.unwrap();
+    let (answer, mut sending) = sender.send_request(request, body.is_none()).unwrap();
+    if let Some(body) = body {
+        sending.send_data(Bytes::copy_from_slice(body), true).unwrap();
+    }
+    let (parts, mut coming) = soon("an answer", answer).await.unwrap().into_parts();
+    let mut body = Vec::new();
+    while let Some(data) = soon("its body", coming.data()).await {
+        let data = data.unwrap();
+        let _ = coming.flow_control().release_capacity(data.len());
+        body.extend_from_slice(&data);
+    }
+    let trailers = coming.trailers().await.unwrap();
+    Got { response: Response::from_parts(parts, ()), body, trailers }
+}
+
+fn request(method: &str, path: &str) -> Request<()> {
+    Request::builder().method(method).uri(format!("http://web.localhost{path}")).body(()).unwrap()
+}
+
+#[tokio::test]
+async fn requests_side_by_side() {
+    let stack = Stack::start(Origin::echo().await).await;
+    let sender = connect(&stack.server).await;
+    let asks = (0..50).map(|index| {
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            let body = vec![b'x'; index * 1000];
+            let got = ask(&sender, request("POST", &format!("/{index}")), Some(&body)).await;
+            assert_eq!(got.response.status(), 200);
+            assert!(got.body == [format!("POST /{index} ").into_bytes(), body].concat());
+        })
+    });
+    for ask in asks.collect::<Vec<_>>() {
+        ask.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_local_service_gets_an_http_1_1_request() {
+    let stack = Stack::start(Origin::echo().await).await;
+    let sender = connect(&stack.server).await;
+    let mut asking = request("GET", "/x?y=1");
+    for cookie in ["a=1", "b=2"] {
+        asking.headers_mut().append("cookie", cookie.parse().unwrap());
+    }
+    asking.headers_mut().append("x-forwarded-for", "6.6.6.6".parse().unwrap());
+    assert_eq!(ask(&sender, asking, None).await.body, b"GET /x?y=1 ");
+    let seen = &stack.origin.requests()[0];
+    assert!(seen.head.starts_with("GET /x?y=1 HTTP/1.1\r\nHost: web.localhost\r\n"), "{}", seen.head);
+    assert_eq!(seen.field("cookie"), Some("a=1; b=2"));
+    assert_eq!(seen.field("x-forwarded-for"), Some("127.0.0.1"));
+    assert_eq!(seen.field("transfer-encoding"), None);
+}
+
+#[tokio::test]
+async fn chunks_become_frames_and_trailers_are_kept() {
+    let origin = Origin::start(|mut connection, _| async move {
+        connection.write(b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n").await;
+        connection.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-A: 1\r\n\r\n").await;
+        connection.write(b"4\r\nbody\r\n3;e=1\r\nend\r\n0\r\nX-Sum: 7\r\nContent-Length: 9\r\n\r\n").await;
+        None
+    })
+    .await;
+    let stack = Stack::start(origin).await;
+    let sender = connect(&stack.server).await;
+    let got = ask(&sender, request("GET", "/"), None).await;
+    assert_eq!((got.body.as_slice(), got.response.headers()["x-a"].as_bytes()), (&b"bodyend"[..], &b"1"[..]));
+    assert!(!got.response.headers().contains_key("transfer-encoding"));
+    let trailers = got.trailers.unwrap();
+    assert_eq!(
+        (trailers["x-sum"].as_bytes(), trailers.len()),
+        (&b"7"[..], 1),
+        "framing fields are no trailers"
+    );
+}
+
+#[tokio::test]
+async fn refusals_and_head() {
+    let stack = Stack::start(Origin::echo().await).await;
+    let sender = connect(&stack.server).await;
+    let unknown = Request::builder().uri("http://nobody.localhost/").body(()).unwrap();
+    let got = ask(&sender, unknown, None).await;
+    assert_eq!((got.response.status().as_u16(), got.body.as_slice()), (404, &b"Error: Tunnel Not Found"[..]));
+    assert_eq!(got.response.headers()["tunnelto-error"], "tunnel_not_found");
+    let got = ask(&sender, request("HEAD", "/"), None).await;
+    assert_eq!((got.response.status().as_u16(), got.body.len()), (200, 0));
+    assert_eq!(got.response.headers()["content-length"], "7");
+}
+
+#[tokio::test]
+async fn a_truncated_answer_is_a_reset() {
+    let origin = Origin::start(|mut connection, _| async move {
+        connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf").await;
+        None
+    })
+    .await;
+    let stack = Stack::start(origin).await;
+    let mut sender = connect(&stack.server).await.ready().await.unwrap();
+    let (answer, _) = sender.send_request(request("GET", "/"), true).unwrap();
+    // The Reset may overtake the head.
+    let end = match soon("an answer", answer).await {
+        Err(error) => error,
+        Ok(response) => {
+            let mut body = response.into_body();
+            loop {
+                match soon("the body", body.data()).await {
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => break error,
+                    None => panic!("half an answer looked whole"),
+                }
+            }
+        }
+    };
+    assert!(end.is_reset(), "{end}");
+}
+
+#[tokio::test]
+async fn a_flood_of_resets_ends_the_connection() {
+    let stack = Stack::start(Origin::echo().await).await;
+    let mut sender = connect(&stack.server).await;
+    let mut opened = 0;
+    while opened < 10_000 {
+        let Ok(ready) = sender.ready().await else { break };
+        sender = ready;
+        let Ok((_, mut stream)) = sender.send_request(request("POST", "/"), false) else { break };
+        stream.send_reset(h2::Reason::CANCEL);
+        opened += 1;
+    }
+    let other = connect(&stack.server).await;
+    assert_eq!(ask(&other, request("GET", "/"), None).await.response.status(), 200);
+}

@@ -1,0 +1,13 @@
+//! What the product promises, one module a promise, with the real binaries.
+
+mod answers;
+mod auth;
+mod client_cli;
+mod http;
+mod http2;
+mod memory;
+mod names;
+mod protocol_1;
+mod protocol_2;
+mod stopping;
+mod upgrade;

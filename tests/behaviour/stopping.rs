@@ -1,0 +1,106 @@
+//! Stopping: what is open finishes, nothing new is taken, a second signal ends it now.
+
+use tests::{
+    client::Client,
+    eventually::{eventually, soon},
+    origin::Origin,
+    server::Server,
+    stack::Stack,
+    visitor::Visitor,
+};
+use tokio::{net::TcpListener, sync::Semaphore};
+
+#[tokio::test]
+async fn an_answer_under_way_is_finished() {
+    static GO_ON: Semaphore = Semaphore::const_new(0);
+    let origin = Origin::start(|mut connection, _| async move {
+        connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf").await;
+        GO_ON.acquire().await.unwrap().forget();
+        connection.write(b"done").await;
+        Some(connection)
+    })
+    .await;
+    let mut stack = Stack::start(origin).await;
+    let mut visitor = stack.visitor().await;
+    visitor.send("GET / HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
+    visitor.head().await;
+    stack.server.process.signal("TERM");
+    let mut probe = Visitor::connect(stack.server.clients).await;
+    probe.send("GET /health_check HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let answer = probe.answer().await;
+    assert_eq!((answer.status, answer.text().as_str()), (503, "draining"));
+    let mut late = Visitor::connect(stack.server.clients).await;
+    late.send(
+        "GET /wormhole HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    )
+    .await;
+    assert_eq!(late.answer().await.status, 503, "new clients go elsewhere");
+    GO_ON.add_permits(1);
+    assert_eq!(visitor.exactly(8).await, b"halfdone");
+    assert_eq!(stack.server.process.exit().await, 0);
+}
+
+#[tokio::test]
+async fn an_answer_that_begins_while_draining_says_close() {
+    static GO_ON: Semaphore = Semaphore::const_new(0);
+    let origin = Origin::start(|mut connection, _| async move {
+        GO_ON.acquire().await.unwrap().forget();
+        connection.answer("200 OK", b"late").await;
+        Some(connection)
+    })
+    .await;
+    let stack = Stack::start(origin).await;
+    let mut first = stack.visitor().await;
+    first.send("GET /1 HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
+    eventually("the origin is asked", || async { stack.origin.requests().len() == 1 }).await;
+    stack.server.process.signal("TERM");
+    eventually("it drains", || async {
+        stack.server.process.stderr().iter().any(|line| line.contains("draining"))
+    })
+    .await;
+    let mut second = stack.visitor().await;
+    second.send("GET /2 HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
+    eventually("the origin is asked again", || async { stack.origin.requests().len() == 2 }).await;
+    GO_ON.add_permits(2);
+    let answer = second.answer().await;
+    assert_eq!((answer.text().as_str(), answer.field("connection")), ("late", vec!["close".to_owned()]));
+    assert_eq!(first.answer().await.text(), "late");
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_now() {
+    let origin = Origin::start(|mut connection, _| async move {
+        connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf").await;
+        connection.piece().await;
+        None
+    })
+    .await;
+    let mut stack = Stack::start(origin).await;
+    let mut visitor = stack.visitor().await;
+    visitor.send("GET / HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
+    visitor.head().await;
+    stack.server.process.signal("TERM");
+    eventually("it drains", || async {
+        stack.server.process.stderr().iter().any(|line| line.contains("draining"))
+    })
+    .await;
+    assert!(!stack.server.process.has_exited(), "an answer is under way");
+    stack.server.process.signal("TERM");
+    assert_eq!(stack.server.process.exit().await, 0);
+}
+
+#[tokio::test]
+async fn a_client_waits_for_a_server_that_is_not_there_yet() {
+    let origin = Origin::echo().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let client = Client::towards(&format!("ws://{address}"), &[&origin.target(), "-s", "web"]);
+    eventually("it says so", || async {
+        client.process.stderr().iter().any(|line| line.contains("next try"))
+    })
+    .await;
+    let _server = Server::with().env("CTRL_PORT", address.port().to_string()).start().await;
+    soon("the client connects", client.url()).await;
+}

@@ -1,0 +1,31 @@
+//! A tunnelto client.
+
+use crate::{
+    process::{Process, binary, home},
+    server::Server,
+};
+
+/// A client that has been started; whether it is connected is the test's question.
+pub struct Client {
+    pub process: Process,
+}
+
+impl Client {
+    /// `tunnelto ARGUMENTS` towards `server`.
+    pub fn start(server: &Server, arguments: &[&str]) -> Self {
+        Self::towards(&server.url(), arguments)
+    }
+
+    pub fn towards(url: &str, arguments: &[&str]) -> Self {
+        Self::with_environment(arguments, &[("TUNNELTO_SERVER", url.to_owned())])
+    }
+
+    pub fn with_environment(arguments: &[&str], environment: &[(&str, String)]) -> Self {
+        Self { process: Process::start(binary("tunnelto"), arguments, environment, home()) }
+    }
+
+    /// Waits for the public URL, which stands alone on a line.
+    pub async fn url(&self) -> String {
+        self.process.line("the public URL", |line| line.starts_with("http").then(|| line.to_owned())).await
+    }
+}

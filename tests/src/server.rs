@@ -1,0 +1,99 @@
+//! A tunnelto_server on free ports.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use tempfile::TempDir;
+
+use crate::process::{Process, binary, home};
+
+pub struct Server {
+    pub process: Process,
+    pub visitors: SocketAddr,
+    pub clients: SocketAddr,
+    pub peers: SocketAddr,
+    pub home: Arc<TempDir>,
+}
+
+/// How a server is started.
+pub struct Starting {
+    environment: Vec<(&'static str, String)>,
+    home: Arc<TempDir>,
+    descriptors: Option<u32>,
+}
+
+impl Server {
+    /// With defaults on loopback.
+    pub async fn start() -> Self {
+        Self::with().start().await
+    }
+
+    pub fn with() -> Starting {
+        let any_port = ["PORT", "CTRL_PORT", "NET_PORT"].map(|name| (name, "0".to_owned()));
+        let mut environment = any_port.to_vec();
+        environment.push(("BIND", "127.0.0.1".to_owned()));
+        Starting { environment, home: home(), descriptors: None }
+    }
+
+    /// Ends this one and starts another in its place: same ports, same data.
+    pub async fn restart(self, signal: &str) -> Self {
+        let Self { mut process, visitors, clients, peers, home } = self;
+        process.signal(signal);
+        process.exit().await;
+        Self::with()
+            .env("PORT", visitors.port().to_string())
+            .env("CTRL_PORT", clients.port().to_string())
+            .env("NET_PORT", peers.port().to_string())
+            .home(home)
+            .start()
+            .await
+    }
+
+    /// The address that clients are given.
+    pub fn url(&self) -> String {
+        format!("ws://{}", self.clients)
+    }
+}
+
+impl Starting {
+    pub fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.environment.retain(|(other, _)| *other != name);
+        self.environment.push((name, value.into()));
+        self
+    }
+
+    pub fn home(mut self, home: Arc<TempDir>) -> Self {
+        self.home = home;
+        self
+    }
+
+    /// A hard limit, as a small machine would have.
+    pub fn limit_descriptors(mut self, most: u32) -> Self {
+        self.descriptors = Some(most);
+        self
+    }
+
+    /// Starts without waiting for the doors.
+    pub fn spawn(&self) -> Process {
+        let program = binary("tunnelto_server");
+        match self.descriptors {
+            None => Process::start(program, [""; 0], &self.environment, self.home.clone()),
+            Some(most) => {
+                let script = format!("ulimit -n {most} && exec '{}'", program.display());
+                Process::start("sh".into(), ["-c", &script], &self.environment, self.home.clone())
+            }
+        }
+    }
+
+    pub async fn start(self) -> Server {
+        let process = self.spawn();
+        let line =
+            process.line("the listen line", |line| line.strip_prefix("listening ").map(str::to_owned)).await;
+        let address = |door: &str| {
+            let word = line.split(' ').find_map(|word| word.strip_prefix(door)).expect("every door is named");
+            let address: SocketAddr = word.parse().expect("an address");
+            address
+        };
+        let (visitors, clients, peers) = (address("visitors="), address("clients="), address("peers="));
+        Server { process, visitors, clients, peers, home: self.home }
+    }
+}
