@@ -2,12 +2,15 @@
 
 mod answers;
 mod auth;
+mod cases;
 mod client_cli;
 mod http;
 mod http2;
 mod memory;
 mod names;
+mod packaging;
 mod protocol_1;
 mod protocol_2;
+mod published;
 mod stopping;
 mod upgrade;

@@ -10,6 +10,10 @@ use tests::{
 };
 use tokio::{net::TcpListener, sync::Semaphore};
 
+fn is_draining(stack: &Stack) -> bool {
+    stack.server.process.stderr().iter().any(|line| line.contains("draining"))
+}
+
 #[tokio::test]
 async fn an_answer_under_way_is_finished() {
     static GO_ON: Semaphore = Semaphore::const_new(0);
@@ -25,6 +29,7 @@ async fn an_answer_under_way_is_finished() {
     visitor.send("GET / HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
     visitor.head().await;
     stack.server.process.signal("TERM");
+    eventually("it drains", || async { is_draining(&stack) }).await;
     let mut probe = Visitor::connect(stack.server.clients).await;
     probe.send("GET /health_check HTTP/1.1\r\nHost: x\r\n\r\n").await;
     let answer = probe.answer().await;
@@ -55,10 +60,7 @@ async fn an_answer_that_begins_while_draining_says_close() {
     first.send("GET /1 HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
     eventually("the origin is asked", || async { stack.origin.requests().len() == 1 }).await;
     stack.server.process.signal("TERM");
-    eventually("it drains", || async {
-        stack.server.process.stderr().iter().any(|line| line.contains("draining"))
-    })
-    .await;
+    eventually("it drains", || async { is_draining(&stack) }).await;
     let mut second = stack.visitor().await;
     second.send("GET /2 HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
     eventually("the origin is asked again", || async { stack.origin.requests().len() == 2 }).await;
@@ -81,10 +83,7 @@ async fn a_second_signal_ends_it_now() {
     visitor.send("GET / HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
     visitor.head().await;
     stack.server.process.signal("TERM");
-    eventually("it drains", || async {
-        stack.server.process.stderr().iter().any(|line| line.contains("draining"))
-    })
-    .await;
+    eventually("it drains", || async { is_draining(&stack) }).await;
     assert!(!stack.server.process.has_exited(), "an answer is under way");
     stack.server.process.signal("TERM");
     assert_eq!(stack.server.process.exit().await, 0);

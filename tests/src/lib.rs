@@ -5,6 +5,8 @@ pub mod eventually;
 
 pub mod process;
 
+pub mod part;
+
 pub mod client;
 pub mod server;
 

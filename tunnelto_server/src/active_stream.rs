@@ -14,7 +14,7 @@ use tunnelto_lib::{
     mux::{Mux, OpenError, Stream},
 };
 
-use crate::limits::{IDLE_STREAM, MAX_IDLE_STREAMS};
+use crate::limits::{IDLE_STREAM, MAX_IDLE_STREAMS, SETTLED};
 
 /// Identifies a connection within this instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,13 +29,18 @@ pub struct Connection {
 
 struct Idle {
     stream: Stream,
+    since: Instant,
     until: Instant,
+    served: u32,
 }
 
 /// Whether an exchange may go onto a stream that has served another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
     Allowed,
+    /// Only where the local service has shown that it keeps its connection: a request that must not be repeated would be
+    /// lost to a service that hangs up just as it comes.
+    Proved,
     Never,
 }
 
@@ -43,7 +48,8 @@ pub enum Reuse {
 pub struct ActiveStream {
     stream: Stream,
     connection: Rc<Connection>,
-    reused: bool,
+    /// Exchanges before this one.
+    served: u32,
 }
 
 impl Connection {
@@ -57,10 +63,8 @@ impl Connection {
         reuse: Reuse,
         about: impl FnOnce() -> Init,
     ) -> Result<ActiveStream, OpenError> {
-        if reuse == Reuse::Allowed
-            && let Some(stream) = self.take_idle(Instant::now())
-        {
-            return Ok(ActiveStream { stream, connection: self.clone(), reused: true });
+        if let Some(Idle { stream, served, .. }) = self.take_idle(reuse, Instant::now()) {
+            return Ok(ActiveStream { stream, connection: self.clone(), served });
         }
         let about = match self.protocol() {
             1 => Bytes::new(),
@@ -71,7 +75,7 @@ impl Connection {
             self.idle.borrow_mut().clear();
             if error == OpenError::TooMany { self.mux.open(about) } else { Err(error) }
         })?;
-        Ok(ActiveStream { stream, connection: self.clone(), reused: false })
+        Ok(ActiveStream { stream, connection: self.clone(), served: 0 })
     }
 
     pub fn protocol(&self) -> u8 {
@@ -96,21 +100,34 @@ impl Connection {
         self.idle.borrow_mut().clear();
     }
 
-    fn take_idle(&self, now: Instant) -> Option<Stream> {
-        let mut idle = self.idle.borrow_mut();
-        while let Some(last) = idle.pop() {
-            if last.until > now && !last.stream.is_spent() {
-                return Some(last.stream);
+    /// The one that was used last is most likely still alive.
+    fn take_idle(&self, reuse: Reuse, now: Instant) -> Option<Idle> {
+        let mut all = self.idle.borrow_mut();
+        loop {
+            let at = match reuse {
+                Reuse::Never => return None,
+                Reuse::Allowed => all.len().checked_sub(1)?,
+                Reuse::Proved => all.iter().rposition(|idle| idle.has_proved_itself(now))?,
+            };
+            let idle = all.remove(at);
+            if idle.until > now && !idle.stream.is_spent() {
+                return Some(idle);
             }
         }
-        None
+    }
+}
+
+impl Idle {
+    /// The service has kept this connection once, or had the time to hang up.
+    fn has_proved_itself(&self, now: Instant) -> bool {
+        self.served > 1 || now.duration_since(self.since) > SETTLED
     }
 }
 
 impl ActiveStream {
     /// Whether an earlier exchange used this stream.
     pub fn is_reused(&self) -> bool {
-        self.reused
+        self.served > 0
     }
 
     pub fn protocol(&self) -> u8 {
@@ -120,7 +137,7 @@ impl ActiveStream {
     /// The exchange is over and the local service keeps its connection, for `keep_alive` if it said so: the stream waits for
     /// the next one.
     pub fn give_back(self, keep_alive: Option<Duration>) {
-        let Self { stream, connection, .. } = self;
+        let Self { stream, connection, served } = self;
         // One second before the service hangs up, so that a request does not cross its goodbye.
         let limit = keep_alive
             .map_or(IDLE_STREAM, |said| said.saturating_sub(Duration::from_secs(1)).min(IDLE_STREAM));
@@ -130,7 +147,8 @@ impl ActiveStream {
             && idle.len() < MAX_IDLE_STREAMS
             && !connection.mux.is_closed()
         {
-            idle.push(Idle { stream, until: Instant::now() + limit });
+            let since = Instant::now();
+            idle.push(Idle { stream, since, until: since + limit, served: served + 1 });
         }
     }
 }

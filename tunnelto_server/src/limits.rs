@@ -42,6 +42,9 @@ pub const MAX_TRIES: usize = 3;
 /// An idle stream is reused for this long: most local services keep a connection for 5 s or more.
 pub const IDLE_STREAM: Duration = Duration::from_secs(2);
 
+/// A local service that hangs up after its answer without having said so has done it by then, and its word has come.
+pub const SETTLED: Duration = Duration::from_millis(100);
+
 /// Idle streams kept per connection.
 pub const MAX_IDLE_STREAMS: usize = 256;
 

@@ -97,7 +97,9 @@ impl Mux {
             state: Rc::new(RefCell::new(State {
                 settings,
                 streams: HashMap::new(),
-                last_id: 0,
+                // The published client keeps its streams over reconnects and would take a new server's first stream
+                // for one of the old server's. The top bit is for ids that clients open.
+                last_id: rand::random::<u64>() >> 2,
                 outbox: Outbox::default(),
                 grown: 0,
                 unread: 0,

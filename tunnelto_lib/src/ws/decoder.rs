@@ -101,7 +101,7 @@ impl Decoder {
             return Err(WsError::BadControl);
         }
         let held = self.fragments.as_ref().map_or(0, |(_, held)| held.len());
-        if !control && len + held as u64 > MAX_MESSAGE as u64 {
+        if !control && len > (MAX_MESSAGE - held) as u64 {
             return Err(WsError::TooLong);
         }
         let mask = match (masked, rest[len_size..].first_chunk::<4>()) {
@@ -199,6 +199,10 @@ mod tests {
         assert_eq!(decode_all(Role::Client, b"\x82\x80"), Err(WsError::Masking));
         assert_eq!(decode_all(Role::Server, b"\x82\x00"), Err(WsError::Masking));
         assert_eq!(decode_all(Role::Client, b"\x82\x7f\0\0\0\0\0\x02\0\0"), Err(WsError::TooLong));
+        assert_eq!(
+            decode_all(Role::Client, b"\x02\x01x\x80\x7f\xff\xff\xff\xff\xff\xff\xff\xff"),
+            Err(WsError::TooLong)
+        );
         assert_eq!(decode_all(Role::Client, b"\x89\x7e\x00\x7e"), Err(WsError::BadControl));
         assert_eq!(decode_all(Role::Client, b"\x09\x00"), Err(WsError::BadControl));
         assert_eq!(decode_all(Role::Client, b"\x80\x00"), Err(WsError::BadFragment));

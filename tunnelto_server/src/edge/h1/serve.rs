@@ -99,7 +99,11 @@ async fn open<H: Handler>(
     }
     // What may have to be sent twice must fit in memory; all else goes onto a fresh stream.
     let is_small = matches!(request.body, Body::Length(length) if length <= REPLAY as u64);
-    let reuse = if is_small && request.upgrade.is_none() { reuse } else { Reuse::Never };
+    let reuse = match reuse {
+        Reuse::Allowed if !is_small || request.upgrade.is_some() => Reuse::Never,
+        Reuse::Allowed if !request.is_repeatable() => Reuse::Proved,
+        other => other,
+    };
     handler.open(exchange, &request.host, reuse).await
 }
 

@@ -1,0 +1,21 @@
+# Two commands are all a newcomer needs: `make demo` and `make test`.
+
+.PHONY: demo test build fuzz bench docs
+
+demo: ## build, start a server, a sample site and a client, print a URL that works
+	@scripts/demo
+
+test: ## everything: formatting, lints, unit tests, black-box tests, cases
+	@scripts/test
+
+build: ## release binaries in target/release
+	cargo build --release --bins
+
+fuzz: ## each fuzz target for a minute (FUZZ_SECONDS)
+	@scripts/fuzz
+
+bench: ## the table of docs/performance.md (needs wrk, nginx; peers where installed)
+	@scripts/bench
+
+docs: ## the pages that are generated
+	cargo run -q --bin tunnelto_server settings-reference > docs/configuration.md
