@@ -2,10 +2,10 @@
 
 use tests::{
     client::Client,
+    eventually::eventually,
     origin::Origin,
     process::{Process, binary},
     server::Server,
-    stack::Stack,
     visitor::get,
     wormhole::{ScriptedClient, guest_hello, published_hello},
 };
@@ -63,10 +63,18 @@ async fn two_keys_of_one_owner_share_its_names() {
 #[tokio::test]
 async fn the_first_start_makes_a_key_and_shows_it_once() {
     let server = Server::with().env("ALLOWED_HOSTS", "tunnel.test").start().await;
-    let key = server.process.stderr().iter().find_map(|line| {
-        let word = line.trim();
-        word.starts_with("tto_").then(|| word.to_owned())
-    });
+    let mut key = None;
+    eventually("a key is shown", || {
+        key = server
+            .process
+            .stderr()
+            .iter()
+            .map(|line| line.trim().to_owned())
+            .find(|word| word.starts_with("tto_"));
+        let found = key.is_some();
+        async move { found }
+    })
+    .await;
     let (_kept, answer) =
         ScriptedClient::connect(&server, &published_hello(&key.unwrap(), Some("web"))).await;
     assert_eq!(answer["success"]["hostname"], "web.tunnel.test");
@@ -77,12 +85,24 @@ async fn the_first_start_makes_a_key_and_shows_it_once() {
 #[tokio::test]
 async fn secrets_are_private_files_and_never_logged() {
     use std::os::unix::fs::PermissionsExt;
-    let stack = Stack::start(Origin::echo().await).await;
-    let key = walk(stack.server.home.path()).into_iter().find(|path| path.ends_with("master.key")).unwrap();
+    let server = Server::with().env("RUST_LOG", "trace").start().await;
+    let origin = Origin::echo().await;
+    let client = Client::start(&server, &[&origin.target(), "-s", "web", "-k", "client-secret", "-vvv"]);
+    client.url().await;
+    assert_eq!(get(server.visitors, "web", "/").await.status, 200);
+    let key = walk(server.home.path()).into_iter().find(|path| path.ends_with("master.key")).unwrap();
     assert_eq!(key.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    let secret = std::fs::read_to_string(key).unwrap();
-    let printed = [stack.server.process.stdout(), stack.server.process.stderr()].concat().join("\n");
-    assert!(!printed.contains(secret.trim()));
+    let master = std::fs::read_to_string(key).unwrap();
+    let mut printed = String::new();
+    eventually("both have said something", || {
+        let all =
+            [&server.process, &client.process].map(|process| [process.stdout(), process.stderr()].concat());
+        printed = all.concat().join("\n");
+        let is_all = printed.matches("tunnel open").count() == 2 && printed.contains("access");
+        async move { is_all }
+    })
+    .await;
+    assert!(!printed.contains(master.trim()) && !printed.contains("client-secret"));
 }
 
 fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {

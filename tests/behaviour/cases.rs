@@ -8,10 +8,14 @@ use tests::{
     process::{Process, home, workspace},
     server::Server,
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Mutex};
+
+/// The scripts measure time, so they run one after the other.
+static TURN: Mutex<()> = Mutex::const_new(());
 
 /// Runs one script against a fresh server and client.
 async fn case(name: &str) {
+    let _turn = TURN.lock().await;
     let Some(python) = part::command("python3", "the cases") else { return };
     let backend = {
         // The script listens here itself, again and again.

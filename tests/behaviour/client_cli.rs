@@ -19,8 +19,11 @@ async fn standard_output_is_the_url_alone() {
     let client = Client::start(&server, &["3000", "-s", "web"]);
     let url = client.url().await;
     assert_eq!(url, format!("http://web.localhost:{}", server.visitors.port()));
+    eventually("people are told as well", || async {
+        client.process.stderr().iter().any(|line| line.contains("localhost:3000"))
+    })
+    .await;
     assert_eq!(client.process.stdout(), [url]);
-    assert!(client.process.stderr()[0].contains("localhost:3000"), "{:?}", client.process.stderr());
 }
 
 #[tokio::test]
@@ -104,7 +107,7 @@ async fn a_unix_socket_is_a_target() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         while let Ok((mut socket, _)) = listener.accept().await {
             let mut head = vec![0; 4096];
-            socket.read(&mut head).await.unwrap();
+            assert!(socket.read(&mut head).await.unwrap() > 0);
             socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nunix").await.unwrap();
         }
     });
@@ -227,9 +230,17 @@ async fn the_configuration_file_is_read_and_checked() {
 async fn a_closed_standard_output_does_not_end_the_tunnel() {
     let origin = Origin::echo().await;
     let server = Server::start().await;
-    let script = format!("'{}' {} -s web | head -c 1", binary("tunnelto").display(), origin.target());
-    let _shell = Process::start("sh".into(), ["-c", &script], &[("TUNNELTO_SERVER", server.url())], home());
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut child = tokio::process::Command::new(binary("tunnelto"))
+        .args([&origin.target(), "-s", "web"])
+        .env("TUNNELTO_SERVER", server.url())
+        .stdout(writer)
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
     eventually("it serves", || async { get(server.visitors, "web", "/").await.status == 200 }).await;
+    assert!(child.try_wait().unwrap().is_none());
 }
 
 #[tokio::test]
@@ -240,9 +251,21 @@ async fn a_server_that_is_busy_is_tried_again_and_its_wish_respected() {
     let mut client = Client::towards(&url, &["1", "--output", "json"]);
     let (mut socket, _) = listener.accept().await.unwrap();
     let mut head = vec![0; 4096];
-    socket.read(&mut head).await.unwrap();
+    assert!(socket.read(&mut head).await.unwrap() > 0);
     socket.write_all(b"HTTP/1.1 503 Busy\r\nRetry-After: 77\r\nContent-Length: 0\r\n\r\n").await.unwrap();
-    let event: Value = client.process.line("an event", |line| serde_json::from_str(line).ok()).await;
-    assert_eq!((&event["event"], &event["wait_ms"]), (&"reconnecting".into(), &77_000.into()));
+    let mut wait = None;
+    eventually("it says when it tries again", || {
+        wait = client
+            .process
+            .stderr()
+            .iter()
+            .find_map(|line| line.split("next try in ").nth(1).map(str::to_owned));
+        let said = wait.is_some();
+        async move { said }
+    })
+    .await;
+    let seconds: f64 = wait.unwrap().trim_end_matches(" s").parse().unwrap();
+    assert!((77.0..97.0).contains(&seconds), "{seconds}");
+    assert!(client.process.stdout().is_empty(), "the first event is `connected`");
     assert!(!client.process.has_exited());
 }

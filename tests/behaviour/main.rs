@@ -6,6 +6,7 @@ mod cases;
 mod client_cli;
 mod http;
 mod http2;
+mod local_endings;
 mod memory;
 mod names;
 mod packaging;

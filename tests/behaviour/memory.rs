@@ -24,11 +24,13 @@ const STALLED: usize = 2048;
 #[tokio::test]
 async fn a_thousand_idle_tunnels() {
     let server = Server::start().await;
-    let mut held = Vec::new();
+    // Fewer where this process may not hold as many sockets.
+    let most = rlimit::increase_nofile_limit(8192).unwrap().min(8192) as usize - 256;
+    let (mut clients, mut before) = (Vec::new(), 0);
     // The first few make what all share.
-    for index in 0..1020 {
+    for index in 0..1020.min(most) {
         if index == 20 {
-            held.push(server.process.memory());
+            before = server.process.memory();
         }
         let hello = hello_2(
             published_hello("ann", Some(&format!("web{index}"))),
@@ -36,9 +38,9 @@ async fn a_thousand_idle_tunnels() {
         );
         let (client, answer) = ScriptedClient::connect(&server, &hello).await;
         assert_eq!(answer["success"]["sub_domain"], json!(format!("web{index}")));
-        std::mem::forget(client);
+        clients.push(client);
     }
-    let each = (server.process.memory() - held[0]) / 1000;
+    let each = (server.process.memory() - before) / (clients.len() - 20);
     assert!(each <= IDLE_TUNNEL, "{each} KiB per idle tunnel");
 }
 
@@ -139,7 +141,7 @@ async fn a_flood_of_connections_beyond_the_descriptors_is_survived() {
     assert_eq!(get(stack.door(), "web", "/").await.status, 200);
     let complaints =
         stack.server.process.stderr().iter().filter(|line| line.contains("cannot accept")).count();
-    assert!(complaints <= 1, "it complains once, not {complaints} times");
+    assert_eq!(complaints, 1, "it complains once, not a thousand times");
 }
 
 #[tokio::test]
@@ -149,7 +151,7 @@ async fn a_head_without_end_on_the_clients_door_is_cut_off() {
     visitor.send("GET /wormhole HTTP/1.1\r\nHost: x\r\nX-Long: ").await;
     let block = vec![b'x'; 64 * 1024];
     let mut sent = 0;
-    while sent < 64 << 20 && visitor.socket.write_all(&block).await.is_ok() {
+    while sent < 64 << 20 && soon("it is cut off", visitor.socket.write_all(&block)).await.is_ok() {
         sent += block.len();
     }
     assert!(sent < 16 << 20, "{sent} bytes were taken");

@@ -36,7 +36,7 @@ async fn the_same_name_after_a_server_restart() {
 
 #[tokio::test]
 async fn a_visitor_that_waited_in_vain_is_told_to_come_back() {
-    let stack = Stack::on(Server::with().env("GRACE", "1s").start().await, Origin::echo().await).await;
+    let stack = Stack::on(Server::with().env("GRACE", "3s").start().await, Origin::echo().await).await;
     stack.client.process.signal("KILL");
     eventually("the server notices", || async { has_closed(&stack.server) }).await;
     let answer = get(stack.door(), "web", "/").await;
@@ -115,16 +115,18 @@ async fn a_frozen_holder_loses_its_name_to_its_owner() {
 #[tokio::test]
 async fn two_pool_members_share_a_name() {
     let server = Server::start().await;
-    let origin = Origin::echo().await;
-    let target = origin.target();
-    let arguments = [&*target, "-s", "web", "-k", "ann", "--pool"];
-    let mut first = Client::start(&server, &arguments);
-    first.url().await;
-    let second = Client::start(&server, &arguments);
-    second.url().await;
-    first.process.signal("INT");
-    first.process.exit().await;
+    let origins = [Origin::echo().await, Origin::echo().await];
+    let mut clients = Vec::new();
+    for origin in &origins {
+        let client = Client::start(&server, &[&origin.target(), "-s", "web", "-k", "ann", "--pool"]);
+        client.url().await;
+        clients.push(client);
+    }
+    assert!(!clients[0].process.has_exited(), "the first was not thrown out");
+    clients[0].process.signal("INT");
+    clients[0].process.exit().await;
     assert!(answers(&server, "web").await);
+    assert_eq!((origins[0].requests().len(), origins[1].requests().len()), (0, 1));
 }
 
 #[tokio::test]
@@ -134,7 +136,8 @@ async fn a_key_without_a_name_gets_the_same_name_every_time() {
     let (first, one) = ScriptedClient::connect(&server, &hello).await;
     drop(first);
     eventually("the server notices", || async { has_closed(&server) }).await;
-    let (_second, two) = ScriptedClient::connect(&server, &hello).await;
+    let (second, two) = ScriptedClient::connect(&server, &hello).await;
+    let _second = second.answer_pings();
     assert_eq!(one["success"]["sub_domain"], two["success"]["sub_domain"]);
     let (_third, three) = ScriptedClient::connect(&server, &hello).await;
     assert_ne!(two["success"]["sub_domain"], three["success"]["sub_domain"], "the first is still in use");

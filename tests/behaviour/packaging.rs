@@ -1,8 +1,9 @@
 //! What is shipped around the binaries fits them.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use tests::{
+    env,
     eventually::eventually,
     process::{Process, binary, home, workspace},
     server::Server,
@@ -80,18 +81,17 @@ fn deployment_files_name_settings_that_exist() {
 #[tokio::test]
 async fn the_demo() {
     let holder = TcpListener::bind("127.0.0.1:8080").await;
+    // The toolchain lies in the real home.
+    let toolchain = |name: &str, folder: &str| {
+        let path = env(name).map(PathBuf::from);
+        path.unwrap_or_else(|| PathBuf::from(env("HOME").unwrap_or_default()).join(folder))
+            .display()
+            .to_string()
+    };
     let environment = [
         ("DEMO_PROFILE", "dev".to_owned()),
-        (
-            "CARGO_HOME",
-            std::env::var("CARGO_HOME")
-                .unwrap_or_else(|_| format!("{}/.cargo", std::env::var("HOME").unwrap())),
-        ),
-        (
-            "RUSTUP_HOME",
-            std::env::var("RUSTUP_HOME")
-                .unwrap_or_else(|_| format!("{}/.rustup", std::env::var("HOME").unwrap())),
-        ),
+        ("CARGO_HOME", toolchain("CARGO_HOME", ".cargo")),
+        ("RUSTUP_HOME", toolchain("RUSTUP_HOME", ".rustup")),
     ];
     let mut demo = Process::start(workspace().join("scripts/demo"), [""; 0], &environment, home());
     let url = demo

@@ -297,3 +297,66 @@ async fn terminate_ends_the_client_for_good_or_for_a_while() {
     assert_eq!(client.process.exit().await, 3);
     assert!(client.process.stderr().iter().any(|line| line.contains("the key was revoked")));
 }
+
+#[tokio::test]
+async fn terminate_may_say_when_to_come_back() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _client = Client::towards(&format!("ws://{}", listener.local_addr().unwrap()), &["1"]);
+    let (mut server, _) = ScriptedServer::accept(&listener).await;
+    server.say(success()).await;
+    let about = json!({ "code": "moved", "message": "come back", "retry_after": 1 });
+    server.send(Packet::Terminate { about: about.to_string().into() }).await;
+    ScriptedServer::accept(&listener).await;
+}
+
+#[tokio::test]
+async fn a_pings_token_is_in_the_next_hello() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _client = Client::towards(&format!("ws://{}", listener.local_addr().unwrap()), &["1"]);
+    let (mut server, first) = ScriptedServer::accept(&listener).await;
+    server.say(success()).await;
+    server.send(Packet::Ping { token: Some(tunnelto_lib::token::Secret::new("fresh")) }).await;
+    assert_eq!(server.any_packet().await, Some(Packet::Ping { token: None }));
+    drop(server);
+    let (_, second) = ScriptedServer::accept(&listener).await;
+    assert_eq!((&first["reconnect_token"], &second["reconnect_token"]), (&Value::Null, &json!("fresh")));
+    assert_eq!((&second["session"], &second["sub_domain"]), (&first["session"], &json!("web")));
+}
+
+#[tokio::test]
+async fn go_away_is_make_before_break() {
+    let origin = Origin::echo().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _client = Client::towards(&format!("ws://{}", listener.local_addr().unwrap()), &[&origin.target()]);
+    let (mut old, _) = ScriptedServer::accept(&listener).await;
+    old.say(success()).await;
+    let id = StreamId(1);
+    old.send(init(id)).await;
+    old.send(Packet::Data {
+        id,
+        bytes: Bytes::from_static(b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbo"),
+    })
+    .await;
+    old.send(Packet::GoAway {
+        about: Bytes::from_static(br#"{"reason":"stop","reconnect_within_ms":20000}"#),
+    })
+    .await;
+    let (mut new, _) = ScriptedServer::accept(&listener).await;
+    new.say(success()).await;
+    // What was open goes on where it was.
+    old.send(Packet::Data { id, bytes: Bytes::from_static(b"dy") }).await;
+    match old.packet().await {
+        Some(Packet::Data { bytes, .. }) => assert!(bytes.ends_with(b"PUT / body"), "{bytes:?}"),
+        other => panic!("expected the answer, got {other:?}"),
+    }
+    old.send(Packet::End { id }).await;
+    while let Some(packet) = old.packet().await {
+        assert!(
+            matches!(packet, Packet::End { .. } | Packet::Window { .. } | Packet::Reset { .. }),
+            "{packet:?}"
+        );
+    }
+    new.send(init(id)).await;
+    new.send(Packet::Data { id, bytes: Bytes::from_static(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") }).await;
+    assert!(matches!(new.packet().await, Some(Packet::Data { .. })));
+}

@@ -103,3 +103,44 @@ async fn a_client_waits_for_a_server_that_is_not_there_yet() {
     let _server = Server::with().env("CTRL_PORT", address.port().to_string()).start().await;
     soon("the client connects", client.url()).await;
 }
+
+#[tokio::test]
+async fn a_client_that_is_stopped_finishes_what_is_under_way() {
+    let origin = Origin::start(|mut connection, _| async move {
+        connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n").await;
+        for _ in 0..50 {
+            connection.write(b"x").await;
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        Some(connection)
+    })
+    .await;
+    let mut stack = Stack::start(origin).await;
+    let mut visitor = stack.visitor().await;
+    visitor.send("GET / HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
+    visitor.head().await;
+    stack.client.process.signal("TERM");
+    assert_eq!(visitor.exactly(50).await, [b'x'; 50]);
+    assert_eq!(stack.client.process.exit().await, 0);
+}
+
+#[tokio::test]
+async fn a_clients_second_signal_ends_it_now() {
+    let origin = Origin::start(|mut connection, _| async move {
+        while tokio::io::AsyncWriteExt::write_all(&mut connection.socket, b"HTTP/1.1 200 OK\r\n\r\nx")
+            .await
+            .is_ok()
+        {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        None
+    })
+    .await;
+    let mut stack = Stack::start(origin).await;
+    let mut visitor = stack.visitor().await;
+    visitor.send("GET / HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
+    visitor.head().await;
+    stack.client.process.signal("INT");
+    stack.client.process.signal("INT");
+    assert_eq!(stack.client.process.exit().await, 0);
+}

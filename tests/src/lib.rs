@@ -16,3 +16,8 @@ pub mod visitor;
 pub mod wormhole;
 
 pub mod stack;
+
+#[expect(clippy::disallowed_methods, reason = "a test's environment is its configuration")]
+pub fn env(name: &str) -> Option<std::ffi::OsString> {
+    std::env::var_os(name)
+}

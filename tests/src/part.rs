@@ -3,11 +3,11 @@
 
 use std::{fs::OpenOptions, io::Write, path::PathBuf};
 
-use crate::process::workspace;
+use crate::{env, process::workspace};
 
 /// A program on PATH, or `None` after noting that `what` was skipped.
 pub fn command(name: &str, what: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = env("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.exists());
     found.or_else(|| skip(&format!("{what}: no {name}")))
 }
@@ -19,7 +19,7 @@ pub fn published_client() -> Option<PathBuf> {
 }
 
 fn skip<T>(what: &str) -> Option<T> {
-    assert!(std::env::var_os("CI").is_none(), "missing under CI: {what}");
+    assert!(env("CI").is_none(), "missing under CI: {what}");
     let mut notes = OpenOptions::new()
         .create(true)
         .append(true)

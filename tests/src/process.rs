@@ -14,7 +14,10 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::eventually::{eventually, soon};
+use crate::{
+    env,
+    eventually::{eventually, soon},
+};
 
 /// A running program and what it has printed.
 pub struct Process {
@@ -56,7 +59,7 @@ impl Process {
         command
             .args(arguments)
             .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("PATH", env("PATH").unwrap_or_default())
             .env("HOME", home.path())
             .env("RUST_BACKTRACE", "1")
             .envs(environment.iter().map(|(name, value)| (name, value)))

@@ -6,7 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, accept_async, connect_async, tungstenite::Message};
 use tunnelto_lib::packet::Packet;
 
@@ -55,6 +58,21 @@ impl ScriptedClient {
     }
 }
 
+impl ScriptedClient {
+    /// Lives on by itself, as a client without visitors.
+    pub fn answer_pings(mut self) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = self.socket.next().await {
+                if let Ok(Packet::Ping { .. }) = Packet::decode(message.into_data())
+                    && self.socket.send(Message::Binary(Packet::Ping { token: None }.encode())).await.is_err()
+                {
+                    return;
+                }
+            }
+        })
+    }
+}
+
 impl ScriptedServer {
     /// Waits for a client and its hello.
     pub async fn accept(listener: &TcpListener) -> (Self, Value) {
@@ -96,13 +114,11 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Wormhole<S> {
     }
 
     async fn message(&mut self) -> Option<Bytes> {
-        loop {
-            match soon("a message", self.socket.next()).await? {
-                Ok(Message::Binary(bytes)) => return Some(bytes),
-                Ok(Message::Text(text)) => return Some(text.into()),
-                Ok(Message::Close(_)) | Err(_) => return None,
-                Ok(other) => panic!("the published client ends at this: {other:?}"),
-            }
+        match soon("a message", self.socket.next()).await? {
+            Ok(Message::Binary(bytes)) => Some(bytes),
+            Ok(Message::Text(text)) => Some(text.into()),
+            Ok(Message::Close(_)) | Err(_) => None,
+            Ok(other) => panic!("the published client ends at this: {other:?}"),
         }
     }
 }

@@ -16,6 +16,7 @@ pub struct Cli {
     pub command: Option<Command>,
 
     /// What to expose: a port, host:port, http(s):// URL, file://FOLDER or unix:PATH [default: --host and --port]
+    #[arg(conflicts_with_all = ["host", "port"])]
     pub target: Option<String>,
 
     #[command(flatten)]
@@ -27,6 +28,7 @@ pub enum Command {
     /// Expose a web service
     Http {
         /// A port, host:port, http(s):// URL, file://FOLDER or unix:PATH
+        #[arg(conflicts_with_all = ["host", "port"])]
         target: String,
         #[command(flatten)]
         options: HttpOptions,
@@ -139,5 +141,9 @@ mod tests {
         let cli = Cli::try_parse_from(["tunnelto", "http", "3000", "-s", "web"]).unwrap();
         assert!(matches!(cli.command, Some(Command::Http { target, .. }) if target == "3000"));
         assert!(Cli::try_parse_from(["tunnelto", "http"]).is_err());
+        assert!(
+            Cli::try_parse_from(["tunnelto", "3000", "--port", "3001"]).is_err(),
+            "one of them would be ignored"
+        );
     }
 }

@@ -79,10 +79,25 @@ impl File {
         };
         match fs::read_to_string(&path) {
             Ok(text) => {
-                toml::from_str(&text).map_err(|error| configuration(format!("{}: {error}", path.display())))
+                Self::parse(&text).map_err(|reason| configuration(format!("{}: {reason}", path.display())))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(configuration(format!("{}: {error}", path.display()))),
+        }
+    }
+}
+
+impl File {
+    /// Names the line but does not quote it: a key may stand there.
+    fn parse(text: &str) -> Result<Self, String> {
+        let file: Self = toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            format!("line {line}: {}", error.message())
+        })?;
+        match &file.key {
+            Some(key) if key.expose().trim().is_empty() => Err("`key` is empty".into()),
+            _ => Ok(file),
         }
     }
 }
@@ -98,7 +113,8 @@ impl ServerAddress {
             "wss" | "https" => true,
             _ => return Err(wrong()),
         };
-        let host = url.host_str().ok_or_else(wrong)?.to_owned();
+        let is_bare = matches!(url.path(), "" | "/") && url.query().is_none() && url.username().is_empty();
+        let host = url.host_str().filter(|_| is_bare).ok_or_else(wrong)?.to_owned();
         let port = url.port().unwrap_or(if tls { 443 } else { 80 });
         Ok(Self { host, port, tls })
     }
@@ -130,6 +146,9 @@ fn server(option: Option<String>, file: Option<String>) -> Result<ServerAddress,
 #[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
 fn env(name: &str) -> Result<Option<String>, ClientError> {
     match std::env::var(name) {
+        Ok(value) if value.is_empty() && name != "CTRL_TLS_OFF" => {
+            Err(configuration(format!("{name} is set but empty; unset it to get the default")))
+        }
         Ok(value) => Ok(Some(value)),
         Err(VarError::NotPresent) => Ok(None),
         Err(VarError::NotUnicode(_)) => Err(configuration(format!("{name} is not text"))),
@@ -179,7 +198,16 @@ fn configuration(reason: String) -> ClientError {
 
 #[cfg(test)]
 mod tests {
-    use super::ServerAddress;
+    use super::{File, ServerAddress};
+
+    #[test]
+    fn a_faulty_file_names_the_line_and_quotes_no_secret() {
+        let error = File::parse("server = \"ws://a\"\nkey = tto_SECRET\n").unwrap_err();
+        assert!(error.starts_with("line 2: ") && !error.contains("SECRET"), "{error}");
+        let error = File::parse("kye = \"tto_SECRET\"").unwrap_err();
+        assert!(error.contains("kye") && !error.contains("SECRET"), "{error}");
+        assert_eq!(File::parse("key = \"\"").unwrap_err(), "`key` is empty");
+    }
 
     #[test]
     fn server_urls() {
@@ -187,7 +215,7 @@ mod tests {
         assert_eq!(parse("ws://localhost:5000").url(), "ws://localhost:5000");
         assert_eq!(parse("wss://t.example.com").url(), "wss://t.example.com:443");
         assert_eq!(parse("ws://[::1]:5000").host, "[::1]");
-        for bad in ["", "localhost:5000", "ftp://a", "ws://"] {
+        for bad in ["", "localhost:5000", "ftp://a", "ws://", "ws://a/path", "ws://key@a"] {
             assert!(ServerAddress::parse(bad).is_err(), "{bad}");
         }
     }

@@ -5,6 +5,9 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(30);
 
+/// What a server may ask for at most.
+const MOST_PATIENCE: Duration = Duration::from_secs(600);
+
 /// A connection that held this long shows that the server is well.
 const GOOD: Duration = Duration::from_secs(10);
 
@@ -15,11 +18,6 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Tries that failed since the last good connection.
-    pub fn failures(&self) -> u32 {
-        self.failures
-    }
-
     /// A connection ended after `held`.
     pub fn ended(&mut self, held: Duration) {
         if held >= GOOD {
@@ -27,12 +25,16 @@ impl Backoff {
         }
     }
 
-    /// The pause before the next try; `chance` is from 0 to 1, `asked` what the server asked for.
+    /// The pause before the next try; `chance` is from 0 to 1, `asked` what the server asked for at least.
     pub fn next(&mut self, chance: f64, asked: Option<Duration>) -> Duration {
         let whole = FIRST.saturating_mul(1 << self.failures.min(6)).min(LONGEST);
         self.failures += 1;
-        let pause = whole.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
-        asked.map_or(pause, |asked| pause.max(asked))
+        let chance = chance.clamp(0.0, 1.0);
+        match asked {
+            None => whole.mul_f64(0.5 + chance / 2.0),
+            // Not all at once either, and never so long that nobody believes it.
+            Some(asked) => asked.min(MOST_PATIENCE).mul_f64(1.0 + chance / 4.0).max(whole),
+        }
     }
 }
 
@@ -67,14 +69,16 @@ mod tests {
             backoff.next(1.0, None);
         }
         backoff.ended(Duration::from_millis(10));
-        assert_eq!(backoff.failures(), 5);
+        assert_eq!(backoff.failures, 5);
         backoff.ended(GOOD);
-        assert_eq!(backoff.failures(), 0);
+        assert_eq!(backoff.failures, 0);
     }
 
     #[test]
     fn the_server_may_ask_for_more_patience() {
-        let asked = Duration::from_secs(7);
-        assert_eq!(Backoff::default().next(1.0, Some(asked)), asked);
+        let asked = |seconds, chance| Backoff::default().next(chance, Some(Duration::from_secs(seconds)));
+        assert_eq!(asked(8, 0.0), Duration::from_secs(8));
+        assert_eq!(asked(8, 1.0), Duration::from_secs(10));
+        assert_eq!(asked(u64::MAX, 0.0), MOST_PATIENCE);
     }
 }

@@ -34,6 +34,9 @@ const MAX_STREAMS: usize = 1024;
 const SILENCE_PROTOCOL_1: Duration = Duration::from_secs(100);
 const SILENCE_PROTOCOL_2: Duration = Duration::from_secs(50);
 
+/// A stream that has not moved for this long does not hold up a stop: most are idle ones kept for the next request.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// How long the last packets and the goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 
@@ -105,8 +108,10 @@ impl Default for Identity {
 /// What a session is told, and what it tells.
 #[derive(Clone, Debug, Default)]
 pub struct Signals {
-    /// The user wants to stop: say goodbye at once.
+    /// The user wants to stop: take no new streams, say goodbye once nothing moves.
     pub stop: CancellationToken,
+    /// The user wants to stop now.
+    pub stop_now: CancellationToken,
     /// The server asks us to connect elsewhere. What is open goes on here.
     pub go_away: CancellationToken,
     /// Another connection stands: say goodbye once nothing is open here.
@@ -166,12 +171,17 @@ where
     let mut tasks = JoinSet::new();
     let end = loop {
         let deadline = mux.last_heard() + silence;
-        let may_finish = mux.open_streams() == 0;
+        let is_stopping = signals.stop.is_cancelled();
+        let quiet_at = mux.last_data() + QUIET;
+        let is_done = mux.open_streams() == 0 || (is_stopping && quiet_at <= Instant::now());
         tokio::select! {
             biased;
-            () = signals.stop.cancelled() => break End::Finished,
-            () = signals.finish.cancelled(), if may_finish => break End::Finished,
+            () = signals.stop_now.cancelled() => break End::Finished,
+            () = signals.stop.cancelled(), if is_done || !is_stopping => if is_done { break End::Finished },
+            () = signals.finish.cancelled(), if is_done => break End::Finished,
+            () = sleep_until(quiet_at.into()), if is_stopping => {}
             incoming = reader.next() => match incoming {
+                Ok(Incoming::Opened(stream, _)) if is_stopping => stream.refuse(stopping()),
                 Ok(Incoming::Opened(stream, _)) => {
                     tasks.spawn_local(streams::serve(stream, dialer.clone(), protocol));
                 }
@@ -202,6 +212,10 @@ where
     mux.abandon();
     writer.abort();
     end
+}
+
+fn stopping() -> Refusal {
+    Refusal { code: "too_many".into(), message: "the client stops".into(), retry_after: Some(1) }
 }
 
 fn refusal(about: &[u8]) -> Refusal {

@@ -49,6 +49,8 @@ struct Pump<'s> {
     has_ended: Cell<bool>,
     /// Bytes went to the local service since it last said something: it may be working on them.
     is_asked: Cell<bool>,
+    /// The service has changed protocols: from now on its end is no end of the visitor's.
+    has_switched: Cell<bool>,
 }
 
 /// One side is gone; the other need not go on.
@@ -56,18 +58,22 @@ struct Gone;
 
 impl<'s> Pump<'s> {
     fn new(stream: &'s Stream, protocol: u8) -> Self {
-        Self { stream, protocol, has_ended: Cell::new(false), is_asked: Cell::new(false) }
-    }
-
-    async fn run(self, first: Bytes, reading: impl AsyncRead + Unpin, writing: impl AsyncWrite + Unpin) {
-        // What comes from the local service is looked at first: if it has hung up, nothing more is written to it.
-        let result = tokio::try_join!(biased; self.from_local(reading), self.to_local(first, writing));
-        if result.is_err() {
-            self.stream.reset(ResetCode::Cancelled);
+        Self {
+            stream,
+            protocol,
+            has_ended: Cell::new(false),
+            is_asked: Cell::new(false),
+            has_switched: Cell::new(false),
         }
     }
 
-    async fn from_local(&self, mut local: impl AsyncRead + Unpin) -> Result<(), Gone> {
+    /// What the local service has said is delivered however this ends: the stream's last words wait for it.
+    async fn run(self, first: Bytes, reading: impl AsyncRead + Unpin, writing: impl AsyncWrite + Unpin) {
+        // What comes from the local service is looked at first: if it has hung up, nothing more is written to it.
+        let _ = tokio::try_join!(biased; self.read_local(reading), self.write_local(first, writing));
+    }
+
+    async fn read_local(&self, mut local: impl AsyncRead + Unpin) -> Result<(), Gone> {
         loop {
             self.stream.ready().await.map_err(|_| Gone)?;
             match poll_fn(|cx| poll_read_slice(cx, &mut local)).await {
@@ -78,25 +84,28 @@ impl<'s> Pump<'s> {
                     return if self.protocol == 1 { Err(Gone) } else { Ok(()) };
                 }
                 Ok(bytes) => {
-                    self.is_asked.set(false);
+                    if self.is_asked.replace(false) && says_switching(&bytes) {
+                        self.has_switched.set(true);
+                    }
                     self.stream.send(bytes).map_err(|_| Gone)?;
                 }
                 Err(error) => {
                     tracing::debug!(%error, "the local service broke off");
                     let code = if self.is_asked.get() { ResetCode::LocalFailed } else { ResetCode::Unused };
-                    self.stream.reset(code);
+                    self.stream.reset_after_queue(code);
                     return Err(Gone);
                 }
             }
         }
     }
 
-    async fn to_local(&self, first: Bytes, mut local: impl AsyncWrite + Unpin) -> Result<(), Gone> {
+    async fn write_local(&self, first: Bytes, mut local: impl AsyncWrite + Unpin) -> Result<(), Gone> {
         let mut next = Some(first);
         while let Some(bytes) = next {
-            if self.has_ended.get() {
-                // None of it was written: the server may send it again on a new stream.
-                self.stream.reset(ResetCode::Unused);
+            if self.has_ended.get() && !self.is_asked.get() && !self.has_switched.get() {
+                // The service had answered and hung up before this came, and none of it was written: the server may
+                // send it again on a new stream.
+                self.stream.reset_after_queue(ResetCode::Unused);
                 return Err(Gone);
             }
             self.is_asked.set(true);
@@ -114,6 +123,11 @@ impl<'s> Pump<'s> {
         let _ = local.shutdown().await;
         Ok(())
     }
+}
+
+/// 101, the only answer after which both sides go on (RFC 9110 section 15.2.2).
+fn says_switching(answer: &[u8]) -> bool {
+    answer.starts_with(b"HTTP/1.1 101") || answer.starts_with(b"HTTP/1.0 101")
 }
 
 async fn write(local: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {

@@ -37,20 +37,32 @@ impl Ui {
         Self { output, last_url: None }
     }
 
+    /// Scripts that have seen `connected` see the end as well; people get their line from [`complain`].
+    pub fn failed(&mut self, error: &ClientError) {
+        if self.output == Output::Json {
+            self.tell(&Event::Stopped { reason: error.code() });
+        }
+    }
+
+    /// In JSON the first event is `connected`; what happens before goes to standard error.
     pub fn tell(&mut self, event: &Event<'_>) {
+        let has_connected = self.last_url.is_some();
+        if let Event::Connected { url, .. } = event {
+            let is_new = self.last_url.as_deref() != Some(url);
+            self.last_url = Some((*url).to_owned());
+            if is_new && self.output == Output::Text {
+                print(url);
+            }
+        }
         match (self.output, event) {
-            (Output::Json, event) => print(&serde_json::to_string(event).unwrap_or_default()),
-            (Output::Text, Event::Connected { url, target, .. }) => {
-                if self.last_url.as_deref() != Some(url) {
-                    print(url);
-                    self.last_url = Some((*url).to_owned());
-                }
-                say(&format!("tunnel open: {url} -> {target}"));
+            (Output::Json, event) if has_connected || matches!(event, Event::Connected { .. }) => {
+                print(&serde_json::to_string(event).unwrap_or_default())
             }
-            (Output::Text, Event::Reconnecting { reason, wait_ms }) => {
-                say(&format!("connection lost ({reason}); next try in {:.1} s", *wait_ms as f64 / 1000.0));
+            (_, Event::Connected { url, target, .. }) => say(&format!("tunnel open: {url} -> {target}")),
+            (_, Event::Reconnecting { reason, wait_ms }) => {
+                say(&format!("not connected ({reason}); next try in {:.1} s", *wait_ms as f64 / 1000.0));
             }
-            (Output::Text, Event::Stopped { reason }) => say(&format!("stopped: {reason}")),
+            (_, Event::Stopped { reason }) => say(&format!("stopped: {reason}")),
         }
     }
 }

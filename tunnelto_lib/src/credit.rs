@@ -33,8 +33,8 @@ pub struct ReceiveWindow {
     received: u64,
     consumed: u64,
     last_data: Instant,
-    /// The first byte past this total answers the grant under observation.
-    probe: Option<u64>,
+    /// A grant under observation: the first byte past this total answers it, and when it was given.
+    probe: Option<(u64, Instant)>,
     waits_seen: u8,
     full_since: Option<Instant>,
 }
@@ -96,9 +96,13 @@ impl ReceiveWindow {
         if total > self.granted {
             return Err(Overrun);
         }
-        if self.probe.is_some_and(|limit| total > limit) {
+        if let Some((limit, granted_at)) = self.probe
+            && total > limit
+        {
             self.probe = None;
-            let waited = now.duration_since(self.last_data);
+            // Since the grant, or else a receiver that is slow to grant would look like a long line; and since the last
+            // byte, or else a sender that never ran dry would.
+            let waited = now.duration_since(self.last_data).min(now.duration_since(granted_at));
             self.waits_seen = if waited > LEAST_WAIT && waited < MOST_WAIT { self.waits_seen + 1 } else { 0 };
             if self.waits_seen >= 2 && may_grow {
                 self.waits_seen = 0;
@@ -127,7 +131,7 @@ impl ReceiveWindow {
             return 0;
         }
         let grant = u32::try_from(due).unwrap_or(u32::MAX);
-        self.probe.get_or_insert(self.granted);
+        self.probe.get_or_insert((self.granted, now));
         self.granted += u64::from(grant);
         grant
     }
@@ -177,6 +181,23 @@ mod tests {
         assert_eq!(run(Duration::from_millis(2), 40, true).grown(), 0);
         assert_eq!(run(Duration::from_secs(3), 40, true).grown(), 0);
         assert_eq!(run(Duration::from_millis(40), 40, false).grown(), 0);
+    }
+
+    #[test]
+    fn a_slow_receiver_does_not_grow_its_window() {
+        let mut now = Instant::now();
+        let mut window = ReceiveWindow::new(256 * KIB as u32, now);
+        let (mut credit, mut held) = (256 * KIB, 0);
+        for _ in 0..200 {
+            // A quick line: what was granted comes at once.
+            window.received(credit, now, true).unwrap();
+            held += credit;
+            now += Duration::from_millis(50);
+            let used = held.min(64 * KIB);
+            held -= used;
+            credit = window.consumed(used, now) as usize;
+        }
+        assert_eq!(window.grown(), 0);
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub mod packet;
 pub mod credit;
 
 pub mod read_buffer;
+
+pub mod backlog;
 pub mod ws;
 
 pub mod mux;

@@ -89,11 +89,11 @@ pub struct Claim {
 }
 
 /// What is known about the present holder of a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     Unknown,
-    /// It was asked and showed no life.
-    Silent,
+    /// These connections were asked and showed no life.
+    Silent(Vec<ConnectionId>),
 }
 
 #[derive(Debug)]
@@ -163,7 +163,7 @@ impl ConnectedClients {
             record.dismiss(Reason::Replaced, |member| member.number == claim.member.number);
         } else if record.pool && claim.pool {
             // Pools share.
-        } else if record.members.is_empty() || claim.takeover || holder == Holder::Silent {
+        } else if claim.takeover || record.members.iter().all(|member| holder.is_silent(member.connection)) {
             record.dismiss(Reason::TakenOver, |_| true);
             record.session = claim.session;
             record.pool = claim.pool;
@@ -222,13 +222,11 @@ impl ConnectedClients {
         Some(self.names.get(name)?.members.first()?.client_id.clone())
     }
 
-    /// Whether `owner` may have `name` without asking anybody: it is free, or away and the owner's own.
-    pub fn is_available(&self, name: &Label, owner: &Owner, now: Instant) -> bool {
+    /// Whether `name` is free or `owner`'s own.
+    pub fn may_belong_to(&self, name: &Label, owner: &Owner, now: Instant) -> bool {
         match self.names.get(name) {
             None => true,
-            Some(record) => {
-                record.is_over(self.grace, now) || (record.members.is_empty() && record.owner == *owner)
-            }
+            Some(record) => record.is_over(self.grace, now) || record.owner == *owner,
         }
     }
 
@@ -273,6 +271,12 @@ impl Record {
             }
             !out
         });
+    }
+}
+
+impl Holder {
+    fn is_silent(&self, connection: ConnectionId) -> bool {
+        matches!(self, Self::Silent(connections) if connections.contains(&connection))
     }
 }
 
@@ -376,7 +380,13 @@ mod tests {
         assert!(matches!(claim(&clients, &new, now), Verdict::Granted));
         assert_eq!(here(&clients, now), [new.claim.member.connection]);
         let third = client(&clients, "ann", Some(3));
-        assert!(matches!(clients.claim(third.claim.clone(), Holder::Silent, now), Verdict::Granted));
+        let asked = |client: &Client| Holder::Silent(vec![client.claim.member.connection]);
+        let by = |holder| clients.claim(third.claim.clone(), holder, now);
+        assert!(
+            matches!(by(asked(&old)), Verdict::Held(_)),
+            "another one was asked than the one that is here"
+        );
+        assert!(matches!(by(asked(&new)), Verdict::Granted));
         assert_eq!(here(&clients, now), [third.claim.member.connection]);
     }
 

@@ -10,7 +10,10 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use tokio::{net::TcpStream, sync::mpsc};
+use tokio::{
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+};
 use tunnelto_lib::ws::accept_value;
 use warp::{Filter, Reply, filters::BoxedFilter, reply::Response};
 
@@ -25,6 +28,8 @@ use crate::{
 pub struct Wormhole {
     pub socket: TcpStream,
     pub first: Bytes,
+    /// One of a bounded number of clients.
+    pub place: OwnedSemaphorePermit,
 }
 
 /// Connections upgraded and not yet taken by their shard.
@@ -37,7 +42,9 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    pub fn new(wormholes: mpsc::Sender<Wormhole>, chain: Chain, shutdown: Shutdown) -> Self {
+    /// At most `most` clients are connected at once.
+    pub fn new(wormholes: mpsc::Sender<Wormhole>, most: usize, chain: Chain, shutdown: Shutdown) -> Self {
+        let places = Arc::new(Semaphore::new(most));
         let health = {
             let shutdown = shutdown.clone();
             warp::path!("health_check").and(warp::get()).map(move || health(&shutdown)).boxed()
@@ -58,17 +65,17 @@ impl ControlServer {
                 let Some(upgrade) = upgrade else { return not_a_handshake() };
                 // A full queue means a busy server, and so does a shard that is gone.
                 let Ok(permit) = wormholes.clone().try_reserve_owned() else { return unavailable("busy") };
-                match accept(&headers) {
-                    Ok(response) => {
-                        tokio::spawn(async move {
-                            if let Some(wormhole) = upgraded(upgrade).await {
-                                permit.send(wormhole);
-                            }
-                        });
-                        response
-                    }
-                    Err(refusal) => refusal,
+                let Ok(place) = places.clone().try_acquire_owned() else { return unavailable("full") };
+                let response = accept(&headers);
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    // Ends with the connection at the latest.
+                    tokio::spawn(async move {
+                        if let Some((socket, first)) = upgraded(upgrade).await {
+                            permit.send(Wormhole { socket, first, place });
+                        }
+                    });
                 }
+                response
             })
             .boxed();
         let routes = wormhole.or(health).unify().boxed();
@@ -96,26 +103,26 @@ impl ControlServer {
 }
 
 /// The answer to a proper opening handshake (RFC 6455 section 4.2).
-fn accept(headers: &HeaderMap) -> Result<Response, Response> {
+fn accept(headers: &HeaderMap) -> Response {
     let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     if !text(header::UPGRADE).is_some_and(|value| value.eq_ignore_ascii_case("websocket")) {
-        return Err(not_a_handshake());
+        return not_a_handshake();
     }
     if text(header::SEC_WEBSOCKET_VERSION) != Some("13") {
         let reply = plain(StatusCode::UPGRADE_REQUIRED, "WebSocket version 13 is wanted");
-        return Err(warp::reply::with_header(reply, header::SEC_WEBSOCKET_VERSION, "13").into_response());
+        return warp::reply::with_header(reply, header::SEC_WEBSOCKET_VERSION, "13").into_response();
     }
-    let Some(key) = text(header::SEC_WEBSOCKET_KEY) else { return Err(not_a_handshake()) };
+    let Some(key) = text(header::SEC_WEBSOCKET_KEY) else { return not_a_handshake() };
     let reply = warp::reply::with_status(warp::reply(), StatusCode::SWITCHING_PROTOCOLS);
     let reply = warp::reply::with_header(reply, header::UPGRADE, "websocket");
     let reply = warp::reply::with_header(reply, header::CONNECTION, "Upgrade");
-    Ok(warp::reply::with_header(reply, header::SEC_WEBSOCKET_ACCEPT, accept_value(key)).into_response())
+    warp::reply::with_header(reply, header::SEC_WEBSOCKET_ACCEPT, accept_value(key)).into_response()
 }
 
-async fn upgraded(upgrade: OnUpgrade) -> Option<Wormhole> {
+async fn upgraded(upgrade: OnUpgrade) -> Option<(TcpStream, Bytes)> {
     let upgraded = upgrade.await.ok()?;
     let parts = upgraded.downcast::<TokioIo<Rewind<TcpStream>>>().ok()?;
-    Some(Wormhole { socket: parts.io.into_inner().io, first: parts.read_buf })
+    Some((parts.io.into_inner().io, parts.read_buf))
 }
 
 pub fn health(shutdown: &Shutdown) -> Response {

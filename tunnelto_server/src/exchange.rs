@@ -24,6 +24,7 @@ pub struct Exchange {
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub outcome: Outcome,
+    is_recorded: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +52,26 @@ impl Exchange {
             bytes_in: 0,
             bytes_out: 0,
             outcome: Outcome::Aborted,
+            is_recorded: false,
         }
+    }
+
+    /// Writes the line now instead of at the end.
+    pub fn record(&mut self) {
+        if std::mem::replace(&mut self.is_recorded, true) {
+            return;
+        }
+        access_log::record(&Line {
+            visitor: self.visitor.ip(),
+            name: self.name.as_ref(),
+            method: self.method.as_str(),
+            target: &self.target,
+            status: self.status,
+            outcome: self.outcome.label(),
+            took: self.began.elapsed(),
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+        });
     }
 }
 
@@ -70,16 +90,6 @@ impl Outcome {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        access_log::record(&Line {
-            visitor: self.visitor.ip(),
-            name: self.name.as_ref(),
-            method: self.method.as_str(),
-            target: &self.target,
-            status: self.status,
-            outcome: self.outcome.label(),
-            took: self.began.elapsed(),
-            bytes_in: self.bytes_in,
-            bytes_out: self.bytes_out,
-        });
+        self.record();
     }
 }

@@ -19,12 +19,26 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// machine does not hold memory for ever.
 pub const VISITOR_STALL: Duration = Duration::from_secs(600);
 
-/// From the end of a request to the first byte of its answer. Long polls are common, so this is long.
+/// From the end of a request to the first byte of its answer, and between two pieces of one. Long polls are common, so
+/// this is long; event streams may be silent for as long as their visitor stays.
 pub const ANSWER_TIME: Duration = Duration::from_secs(600);
 
 /// Silence that ends a close-delimited answer of a protocol 1 client, which never says that its local service
 /// has closed.
 pub const PROTOCOL_1_SILENCE: Duration = Duration::from_secs(5);
+
+/// After a visitor of an upgraded connection has finished, how long a protocol 1 client's service may still answer: nobody
+/// will say that it has closed.
+pub const PROTOCOL_1_LINGER: Duration = Duration::from_secs(10);
+
+/// From a client's End to its Reset `unused`, which follows when a request has crossed the End.
+pub const CROSSING: Duration = Duration::from_secs(2);
+
+/// Bytes of later requests that are read while one is answered, to notice that the visitor has left.
+pub const READ_AHEAD: usize = 64 * 1024;
+
+/// How often a probed client is looked at for a sign of life.
+pub const PROBE_LOOK: Duration = Duration::from_millis(100);
 
 /// Reading on after an answer that came before the end of its request, so that the visitor reads the answer
 /// instead of a reset.

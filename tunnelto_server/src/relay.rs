@@ -7,10 +7,15 @@ use tokio::{
         TcpStream,
         tcp::{ReadHalf, WriteHalf},
     },
+    time::sleep,
 };
 use tunnelto_lib::{packet::ResetCode, read_buffer::ReadBuffer};
 
-use crate::{active_stream::ActiveStream, io::write_both};
+use crate::{
+    active_stream::ActiveStream,
+    io::{within, write_both},
+    limits::{PROTOCOL_1_LINGER, VISITOR_STALL},
+};
 
 /// Both directions broke for the same reason: one side is gone.
 struct Broken;
@@ -19,7 +24,7 @@ struct Broken;
 /// what the visitor, `rest` what the service has sent ahead.
 pub async fn switch(visitor: &mut TcpStream, early: Bytes, stream: &ActiveStream, head: Bytes, rest: Bytes) {
     let consumed = rest.len();
-    if write_both(visitor, head, rest).await.is_err() {
+    if !matches!(within(VISITOR_STALL, write_both(visitor, head, rest)).await, Ok(Ok(()))) {
         return;
     }
     stream.consumed(consumed);
@@ -38,6 +43,11 @@ async fn from_visitor(visitor: &mut ReadHalf<'_>, early: Bytes, stream: &ActiveS
         stream.ready().await.map_err(|_| Broken)?;
         if buffer.fill(visitor).await.map_err(|_| Broken)? == 0 {
             stream.finish();
+            if stream.protocol() == 1 {
+                // Nobody will say that the service has closed.
+                sleep(PROTOCOL_1_LINGER).await;
+                return Err(Broken);
+            }
             return Ok(());
         }
         stream.send(buffer.take()).map_err(|_| Broken)?;
@@ -46,7 +56,8 @@ async fn from_visitor(visitor: &mut ReadHalf<'_>, early: Bytes, stream: &ActiveS
 
 async fn to_visitor(visitor: &mut WriteHalf<'_>, stream: &ActiveStream) -> Result<(), Broken> {
     while let Some(piece) = stream.recv().await.map_err(|_| Broken)? {
-        visitor.write_all(&piece).await.map_err(|_| Broken)?;
+        let written = within(VISITOR_STALL, visitor.write_all(&piece)).await;
+        written.map_err(|_| Broken)?.map_err(|_| Broken)?;
         stream.consumed(piece.len());
     }
     // The visitor may have gone by now, which is no news.

@@ -14,7 +14,7 @@ use crate::{
         classify::{Kind, NO_TLS_HERE, classify},
         forwarded::TrustedProxies,
         h1, h2,
-        handler::{Handler, Health, Opening},
+        handler::{Busy, Handler, Health, InProgress, Opening},
         listener::Accepted,
     },
     error::Refusal,
@@ -35,6 +35,7 @@ pub struct Remote {
     pub proxies: TrustedProxies,
     pub control: ControlServer,
     pub shutdown: Shutdown,
+    pub in_progress: InProgress,
 }
 
 impl Remote {
@@ -72,6 +73,14 @@ impl Handler for Remote {
 
     fn health(&self) -> Health {
         if self.shutdown.is_draining() { Health::Draining } else { Health::Ok }
+    }
+
+    async fn until_draining(&self) {
+        self.shutdown.until_draining().await;
+    }
+
+    fn begin(&self) -> Busy {
+        self.in_progress.begin()
     }
 
     fn trusted_proxies(&self) -> &TrustedProxies {

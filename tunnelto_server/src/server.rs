@@ -18,6 +18,7 @@ use crate::{
     control_server::{ControlServer, WAITING, Wormhole},
     edge::{
         forwarded::TrustedProxies,
+        handler::InProgress,
         listener::{BindError, Door, bind},
     },
     limits::{MAX_CLIENTS, MAX_VISITORS},
@@ -92,7 +93,7 @@ impl Bound {
         let shard = Rc::new(Shard::default());
         let chain = Chain::new(config.blocked_addresses.clone());
         let (wormholes, inbox) = mpsc::channel(WAITING);
-        let control = ControlServer::new(wormholes, chain.clone(), shutdown.clone());
+        let control = ControlServer::new(wormholes, MAX_CLIENTS, chain.clone(), shutdown.clone());
         let lobby = Rc::new(Lobby {
             prover: Prover {
                 auth: config.auth,
@@ -105,7 +106,9 @@ impl Bound {
             visitor_port: self.addresses.visitors.port(),
             config: config.clone(),
         });
+        let in_progress = InProgress::default();
         let remote = Rc::new(Remote {
+            in_progress: in_progress.clone(),
             table: Table::new(config.allowed_hosts.clone()),
             chain,
             pool: Pool::new(registry.clone(), shard.clone()),
@@ -124,7 +127,8 @@ impl Bound {
         let peers = PeerServer::new(registry, shutdown.clone());
         loops.spawn_local(accept_peers(Door::new(self.peers, MAX_PEERS), peers));
         loops.spawn_local(accept_clients(Door::new(self.clients, MAX_CLIENTS), control, sessions.clone()));
-        loops.spawn_local(accept_visitors(Door::new(self.visitors, MAX_VISITORS), remote, exchanges));
+        let visitors = Rc::new(Door::new(self.visitors, MAX_VISITORS));
+        loops.spawn_local(accept_visitors(visitors.clone(), remote.clone(), exchanges.clone()));
 
         tokio::select! {
             () = shutdown.until_draining() => {}
@@ -137,8 +141,17 @@ impl Bound {
         shutdown.drain();
         tracing::info!(limit = ?config.drain, "draining");
         let deadline = Instant::now() + config.drain;
-        while shard.in_flight() > 0 && Instant::now() < deadline && !shutdown.is_ended() {
+        let is_quiet = || in_progress.count() == 0 && shard.in_flight() == 0;
+        until(deadline, &shutdown, is_quiet).await;
+        // Whoever was let in by the system and not yet by us is served as well.
+        let mut late = 0;
+        while let Some(accepted) = visitors.accept_now() {
+            exchanges.spawn_local(remote.clone().serve(accepted));
+            late += 1;
+        }
+        if late > 0 {
             tokio::time::sleep(DRAIN_LOOK).await;
+            until(deadline, &shutdown, is_quiet).await;
         }
         // The doors close, then the sessions say goodbye.
         loops.shutdown().await;
@@ -150,7 +163,14 @@ impl Bound {
     }
 }
 
-async fn accept_visitors(door: Door, remote: Rc<Remote>, exchanges: TaskTracker) {
+/// Waits for `condition`, until the deadline or the end.
+async fn until(deadline: Instant, shutdown: &Shutdown, condition: impl Fn() -> bool) {
+    while !condition() && Instant::now() < deadline && !shutdown.is_ended() {
+        tokio::time::sleep(DRAIN_LOOK).await;
+    }
+}
+
+async fn accept_visitors(door: Rc<Door>, remote: Rc<Remote>, exchanges: TaskTracker) {
     loop {
         let accepted = door.accept().await;
         exchanges.spawn_local(remote.clone().serve(accepted));
@@ -162,7 +182,7 @@ async fn accept_clients(door: Door, control: ControlServer, sessions: TaskTracke
         let accepted = door.accept().await;
         let control = control.clone();
         sessions.spawn_local(async move {
-            // The place is given back at the upgrade: from there the session counts.
+            // The place is given back at the upgrade; from there the wormhole holds one of its own.
             let _place = accepted.place;
             control.serve(accepted.socket, Default::default(), accepted.peer).await;
         });
@@ -183,7 +203,10 @@ async fn accept_peers(door: Door, peers: PeerServer) {
 async fn run_sessions(lobby: Rc<Lobby>, mut inbox: mpsc::Receiver<Wormhole>, sessions: TaskTracker) {
     while let Some(wormhole) = inbox.recv().await {
         let lobby = lobby.clone();
-        sessions.spawn_local(async move { session::run(&lobby, wormhole.socket, wormhole.first).await });
+        sessions.spawn_local(async move {
+            let Wormhole { socket, first, place: _place } = wormhole;
+            session::run(&lobby, socket, first).await;
+        });
     }
 }
 

@@ -20,12 +20,18 @@ use crate::{
     ui::{Event, Ui},
 };
 
+/// How long open answers may take to finish when the user stops the client.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 pub async fn run(target: Option<&str>, options: &HttpOptions) -> Result<(), ClientError> {
     let config = Config::new(target, options)?;
     let dialer = Rc::new(Dialer::new(config.target.clone()).map_err(ClientError::Configuration)?);
-    let stop = stop_on_signals()?;
+    let (stop, stop_now) = stop_on_signals()?;
     if config.require_target {
-        dialer.dial().await.map_err(|error| ClientError::TargetDown(error.to_string()))?;
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            dialled = dialer.dial() => dialled.map_err(|error| ClientError::TargetDown(error.to_string()))?,
+        };
     }
     let mut tunnel = Tunnel {
         config,
@@ -34,8 +40,14 @@ pub async fn run(target: Option<&str>, options: &HttpOptions) -> Result<(), Clie
         backoff: Backoff::default(),
         ui: Ui::new(options.output),
         leaving: JoinSet::new(),
+        failed_tries: 0,
+        stop,
+        stop_now,
     };
-    tunnel.keep_open(&stop).await?;
+    if let Err(error) = tunnel.keep_open().await {
+        tunnel.ui.failed(&error);
+        return Err(error);
+    }
     // Their goodbyes are bounded.
     while tunnel.leaving.join_next().await.is_some() {}
     tunnel.ui.tell(&Event::Stopped { reason: "by the user" });
@@ -50,25 +62,30 @@ struct Tunnel {
     ui: Ui,
     /// Connections that the server has asked us to leave; each ends when nothing is open on it.
     leaving: JoinSet<End>,
+    /// Tries to connect that failed since the last one that did not.
+    failed_tries: u32,
+    stop: CancellationToken,
+    stop_now: CancellationToken,
 }
 
 impl Tunnel {
     /// Connects again and again. Returns when the user stops it; an error is final.
-    async fn keep_open(&mut self, stop: &CancellationToken) -> Result<(), ClientError> {
+    async fn keep_open(&mut self) -> Result<(), ClientError> {
         let mut finish = CancellationToken::new();
         loop {
             let hello = self.identity.hello(&self.config);
             let connected = tokio::select! {
                 biased;
-                () = stop.cancelled() => return Ok(()),
+                () = self.stop.cancelled() => return Ok(()),
                 connected = connect(&self.config.server, &hello) => connected,
             };
             let (reason, asked) = match connected {
                 Ok(connected) => {
+                    self.failed_tries = 0;
                     self.greet(&connected.success);
                     finish.cancel();
                     finish = CancellationToken::new();
-                    match self.serve(connected, stop, &finish).await? {
+                    match self.serve(connected, &finish).await? {
                         Some(end) => end,
                         None => return Ok(()),
                     }
@@ -87,10 +104,15 @@ impl Tunnel {
                         ConnectError::Refused(refusal) => seconds(refusal),
                         _ => None,
                     };
+                    self.failed_tries += 1;
+                    if self.config.retries.is_some_and(|retries| self.failed_tries > retries) {
+                        let server = self.config.server.url();
+                        return Err(ClientError::Unreachable(format!("{server}: {error}")));
+                    }
                     (error.to_string(), asked)
                 }
             };
-            self.pause(reason, asked, stop).await?;
+            self.pause(&reason, asked).await;
         }
     }
 
@@ -98,13 +120,16 @@ impl Tunnel {
     async fn serve(
         &mut self,
         connected: Connected,
-        stop: &CancellationToken,
         finish: &CancellationToken,
     ) -> Result<Option<(String, Option<Duration>)>, ClientError> {
         while self.leaving.try_join_next().is_some() {}
         let began = Instant::now();
-        let signals =
-            Signals { stop: stop.clone(), go_away: CancellationToken::new(), finish: finish.clone() };
+        let signals = Signals {
+            stop: self.stop.clone(),
+            stop_now: self.stop_now.clone(),
+            go_away: CancellationToken::new(),
+            finish: finish.clone(),
+        };
         let serving = session::serve(connected, self.identity.clone(), self.dialer.clone(), signals.clone());
         let mut sessions = JoinSet::new();
         sessions.spawn_local(serving);
@@ -141,24 +166,15 @@ impl Tunnel {
         });
     }
 
-    async fn pause(
-        &mut self,
-        reason: String,
-        asked: Option<Duration>,
-        stop: &CancellationToken,
-    ) -> Result<(), ClientError> {
-        let server = self.config.server.url();
-        if self.config.retries.is_some_and(|retries| self.backoff.failures() >= retries) {
-            return Err(ClientError::Unreachable(format!("{server}: {reason}")));
-        }
+    async fn pause(&mut self, reason: &str, asked: Option<Duration>) {
         let wait = self.backoff.next(rand::random(), asked);
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        self.ui.tell(&Event::Reconnecting { reason: format!("{server}: {reason}"), wait_ms });
+        let reason = format!("{}: {reason}", self.config.server.url());
+        self.ui.tell(&Event::Reconnecting { reason, wait_ms });
         tokio::select! {
-            () = stop.cancelled() => {}
+            () = self.stop.cancelled() => {}
             () = sleep(wait) => {}
         }
-        Ok(())
     }
 }
 
@@ -190,16 +206,21 @@ fn protocol_1_url(hostname: &str, server: &ServerAddress) -> String {
     format!("{scheme}://{hostname}")
 }
 
-fn stop_on_signals() -> Result<CancellationToken, ClientError> {
-    let stop = CancellationToken::new();
-    for kind in [unix::SignalKind::interrupt(), unix::SignalKind::terminate()] {
-        let mut signal = unix::signal(kind)
-            .map_err(|error| ClientError::Unexpected(format!("cannot hear signals: {error}")))?;
-        let stop = stop.clone();
-        tokio::task::spawn_local(async move {
-            signal.recv().await;
-            stop.cancel();
-        });
-    }
-    Ok(stop)
+/// The first signal stops, the second stops now, and so does patience.
+fn stop_on_signals() -> Result<(CancellationToken, CancellationToken), ClientError> {
+    let (stop, stop_now) = (CancellationToken::new(), CancellationToken::new());
+    let signal = |kind| {
+        unix::signal(kind).map_err(|error| ClientError::Unexpected(format!("cannot hear signals: {error}")))
+    };
+    let mut interrupt = signal(unix::SignalKind::interrupt())?;
+    let mut terminate = signal(unix::SignalKind::terminate())?;
+    let tokens = (stop.clone(), stop_now.clone());
+    tokio::task::spawn_local(async move {
+        let mut next = async || tokio::select! { _ = interrupt.recv() => (), _ = terminate.recv() => () };
+        next().await;
+        stop.cancel();
+        tokio::select! { () = next() => {}, () = sleep(PATIENCE) => {} }
+        stop_now.cancel();
+    });
+    Ok(tokens)
 }

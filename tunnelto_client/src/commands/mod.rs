@@ -22,5 +22,8 @@ pub fn run(cli: Cli) -> Result<(), ClientError> {
 fn block_on(command: impl Future<Output = Result<(), ClientError>>) -> Result<(), ClientError> {
     let runtime = LocalRuntime::new()
         .map_err(|error| ClientError::Unexpected(format!("could not start the runtime: {error}")))?;
-    runtime.block_on(command)
+    let outcome = runtime.block_on(command);
+    // A look-up that hangs in the system's resolver must not hold the exit.
+    runtime.shutdown_background();
+    outcome
 }

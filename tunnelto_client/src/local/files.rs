@@ -16,10 +16,14 @@ pub fn connect(folder: &Path) -> DuplexStream {
     let (ours, theirs) = duplex(PIPE);
     let files = Static::new(folder);
     tokio::task::spawn_local(async move {
-        let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+        let service = service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
             let files = files.clone();
             async move {
                 let wanted = request.headers().get(header::IF_NONE_MATCH).cloned();
+                if wanted.is_some() {
+                    // It rules alone (RFC 9110 section 13.1.3).
+                    request.headers_mut().remove(header::IF_MODIFIED_SINCE);
+                }
                 let response = files.serve(request).await?;
                 let is_known = wanted.is_some_and(|wanted| matches(wanted.as_bytes(), response.headers()));
                 Ok::<_, std::io::Error>(if is_known { not_modified(response) } else { response })

@@ -83,6 +83,9 @@ impl Target {
             Self::Tcp(address) if use_tls => Ok(Self::Tls { address, verify }),
             Self::Tls { address, .. } => Ok(Self::Tls { address, verify }),
             other if use_tls => Err(format!("--use-tls does not fit target {other}")),
+            other if insecure => {
+                Err(format!("--insecure is for targets that speak TLS, which {other} does not"))
+            }
             other => Ok(other),
         }
     }
@@ -156,6 +159,7 @@ mod tests {
 
     #[test]
     fn tls_fits_addresses_only() {
+        assert!(Target::parse("3000").unwrap().with_tls(false, true).is_err());
         let tls = Target::parse("3000").unwrap().with_tls(true, true).unwrap();
         assert!(matches!(tls, Target::Tls { verify: Verify::No, .. }));
         assert!(Target::parse("unix:/x").unwrap().with_tls(true, false).is_err());

@@ -71,7 +71,8 @@ impl Mux {
     ) -> Result<Option<Incoming>, Lost> {
         let mut opened = None;
         if !state.streams.contains_key(&id) {
-            if state.settings.protocol != 1 || state.settings.role != Role::Client {
+            if state.settings.protocol != 1 || state.settings.role != Role::Client || state.cut.contains(&id)
+            {
                 return Ok(None);
             }
             opened = self.accept(state, id, Bytes::new(), now);
@@ -106,9 +107,10 @@ impl State {
     fn receive_bytes(&mut self, shared: &SharedCell, bytes: Bytes, now: Instant) {
         let mut cell = shared.borrow_mut();
         let cell = &mut *cell;
-        if bytes.is_empty() || cell.received_end {
+        if bytes.is_empty() || cell.received_end || cell.is_detached {
             return;
         }
+        self.last_data = now;
         if self.settings.protocol == 1 {
             self.unread += bytes.len();
         } else {
@@ -123,11 +125,12 @@ impl State {
             self.grown = self.grown + cell.window.grown() - grown;
         }
         cell.unread += bytes.len();
-        cell.inbox.push_back(bytes);
+        cell.inbox.push(bytes);
         cell.wake_reader();
     }
 
     fn receive_end(&mut self, id: StreamId) {
+        self.cut.retain(|cut| *cut != id);
         let Some(shared) = self.streams.get(&id).cloned() else { return };
         let mut cell = shared.borrow_mut();
         cell.received_end = true;
@@ -145,21 +148,12 @@ impl State {
     }
 
     /// Reset and Refused: what has come may still be read, nothing more is sent.
+    /// Its unread bytes stay counted until they are read or the handle is dropped.
     fn finish_with(&mut self, id: StreamId, ended: Ended) {
         let Some(shared) = self.streams.get(&id).cloned() else { return };
         let mut cell = shared.borrow_mut();
         self.remove(&mut cell);
         cell.end(ended);
-    }
-
-    /// Whether the reader must stay paused; `cell` is borrowed by the caller.
-    pub(super) fn is_behind_but_for(&self, cell: &super::stream::Cell) -> bool {
-        self.unread > super::MAX_UNREAD_CONNECTION
-            || cell.unread > super::MAX_UNREAD_STREAM
-            || self
-                .streams
-                .iter()
-                .any(|(id, other)| *id != cell.id && other.borrow().unread > super::MAX_UNREAD_STREAM)
     }
 }
 

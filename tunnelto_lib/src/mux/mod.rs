@@ -13,7 +13,7 @@ mod stream;
 
 use std::{
     cell::RefCell,
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     rc::Rc,
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
@@ -31,7 +31,7 @@ use crate::{
 };
 
 use outbox::Outbox;
-use stream::{Cell, SharedCell};
+use stream::{Abort, Cell, SharedCell};
 
 pub use drive::{Incoming, Lost, Reader, write_all};
 pub use stream::{Ended, Stream};
@@ -48,6 +48,9 @@ pub const MAX_UNREAD_CONNECTION: usize = 8 * 1024 * 1024;
 
 /// How long the reader of a protocol 1 connection pauses before the stream furthest behind is cut.
 pub const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// Cut streams that are remembered: one every [`MAX_PAUSE`], for far longer than a visitor keeps sending.
+const MAX_CUT: usize = 1024;
 
 /// Bytes by which all windows of a connection together may have grown.
 const MAX_GROWTH: u64 = 64 * 1024 * 1024;
@@ -79,7 +82,12 @@ struct State {
     unread: usize,
     /// The reader, while it waits for `unread` to fall.
     paused: Option<Waker>,
+    pause_ended: Option<Instant>,
     last_heard: Instant,
+    /// When the last Data was sent or received.
+    last_data: Instant,
+    /// Streams that were cut (protocol 1): their later Data is thrown away.
+    cut: VecDeque<StreamId>,
     closed: bool,
 }
 
@@ -104,7 +112,10 @@ impl Mux {
                 grown: 0,
                 unread: 0,
                 paused: None,
+                pause_ended: None,
                 last_heard: now,
+                last_data: now,
+                cut: VecDeque::new(),
                 closed: false,
             })),
         }
@@ -176,6 +187,16 @@ impl Mux {
         self.state.borrow().last_heard
     }
 
+    /// Whether the reader waits for its streams (protocol 1). Then silence is ours, not the other side's.
+    pub fn is_paused(&self) -> bool {
+        self.state.borrow().paused.is_some()
+    }
+
+    /// When the last Data was sent or received.
+    pub fn last_data(&self) -> Instant {
+        self.state.borrow().last_data
+    }
+
     /// Ready when the reader may read on.
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state.borrow_mut();
@@ -190,11 +211,20 @@ impl Mux {
     fn cut_furthest_behind(&self) {
         let mut state = self.state.borrow_mut();
         let worst = state.streams.values().max_by_key(|cell| cell.borrow().unread).cloned();
-        if let Some(cell) = worst {
-            let id = cell.borrow().id;
-            state.streams.remove(&id);
-            state.unread -= std::mem::take(&mut cell.borrow_mut().unread);
-            cell.borrow_mut().end(Ended::Overflow);
+        if let Some(shared) = worst {
+            let mut cell = shared.borrow_mut();
+            state.remove(&mut cell);
+            state.read(std::mem::take(&mut cell.unread));
+            cell.inbox.clear();
+            cell.end(Ended::Overflow);
+            if state.cut.len() == MAX_CUT {
+                state.cut.pop_front();
+            }
+            state.cut.push_back(cell.id);
+            if state.settings.role == Role::Server {
+                cell.abort = Some(Abort::End);
+                state.outbox.urgent(&shared, &mut cell);
+            }
         }
     }
 }
@@ -211,6 +241,17 @@ impl State {
     fn is_behind(&self) -> bool {
         self.unread > MAX_UNREAD_CONNECTION
             || self.streams.values().any(|cell| cell.borrow().unread > MAX_UNREAD_STREAM)
+    }
+
+    /// Bytes of a protocol 1 stream were used or thrown away: the reader may go on.
+    fn read(&mut self, bytes: usize) {
+        if self.settings.protocol == 1 && bytes > 0 {
+            self.unread -= bytes;
+            if let Some(reader) = self.paused.take() {
+                self.pause_ended = Some(Instant::now());
+                reader.wake();
+            }
+        }
     }
 
     /// Forgets a stream that both sides have finished, or that one side has aborted.

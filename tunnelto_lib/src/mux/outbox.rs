@@ -6,6 +6,7 @@ use std::{
     io::{self, IoSlice},
     pin::Pin,
     task::{Context, Poll, Waker, ready},
+    time::Instant,
 };
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -13,7 +14,7 @@ use tokio::io::AsyncWrite;
 
 use super::{
     Mux, SEND_QUEUE, State,
-    stream::{Abort, Cell, End, SharedCell},
+    stream::{Abort, Cell, End, Ended, Last, SharedCell},
 };
 use crate::{
     id::StreamId,
@@ -165,33 +166,55 @@ impl State {
         if let Some(about) = cell.init.take() {
             batch.packet(role, &Packet::Init { id: cell.id, about });
         }
-        let len = cell.queued.min(cell.credit.left()).min(MAX_DATA);
+        let len = cell.queue.len().min(cell.credit.left()).min(MAX_DATA);
         if len > 0 {
             batch.packet_head(role, Tag::Data, cell.id, len);
             cell.credit.spend(len);
-            cell.queued -= len;
+            self.last_data = Instant::now();
             let mut left = len;
-            while left > 0 {
-                let front = &mut cell.queue[0];
-                let piece = if front.len() > left { front.split_to(left) } else { std::mem::take(front) };
-                if front.is_empty() {
-                    cell.queue.pop_front();
-                }
+            while left > 0
+                && let Some(piece) = cell.queue.pop_at_most(left)
+            {
                 left -= piece.len();
                 batch.payload(piece);
             }
-            if cell.queued < SEND_QUEUE {
+            if cell.queue.len() < SEND_QUEUE {
                 cell.wake_writer();
             }
         }
-        if cell.queue.is_empty() && cell.end == End::Queued {
-            batch.packet_head(role, Tag::End, cell.id, 0);
-            cell.end = End::Written;
-            if cell.received_end {
-                self.remove(cell);
-            }
+        if cell.queue.is_empty()
+            && let End::Queued(last) = cell.end
+        {
+            self.put_last_words(cell, last, batch);
         }
         self.outbox.take_turn(shared, cell);
+    }
+}
+
+impl State {
+    fn put_last_words(&mut self, cell: &mut Cell, last: Last, batch: &mut Batch) {
+        let role = self.settings.role;
+        cell.end = End::Written;
+        if last.says_end {
+            batch.packet_head(role, Tag::End, cell.id, 0);
+        }
+        match last.then_reset {
+            // Protocol 1 has no Reset, and its client's silence is the end.
+            _ if self.settings.protocol == 1 && role == Role::Client => self.remove(cell),
+            Some(code) => {
+                if self.settings.protocol == 1 {
+                    if !last.says_end {
+                        batch.packet_head(role, Tag::End, cell.id, 0);
+                    }
+                } else {
+                    batch.packet(role, &Packet::Reset { id: cell.id, code });
+                }
+                self.remove(cell);
+                cell.end(Ended::Reset(code));
+            }
+            None if cell.received_end => self.remove(cell),
+            None => {}
+        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     cell::RefCell,
-    collections::VecDeque,
     future::poll_fn,
     rc::Rc,
     task::{Context, Poll, Waker},
@@ -13,6 +12,7 @@ use bytes::Bytes;
 
 use super::{Mux, SEND_QUEUE};
 use crate::{
+    backlog::Backlog,
     credit::{ReceiveWindow, SendCredit},
     hello::Refusal,
     id::StreamId,
@@ -20,8 +20,8 @@ use crate::{
     ws::Role,
 };
 
-/// A handle on one stream. Dropping it before both sides have finished aborts the stream; once they have, what
-/// is still queued is written.
+/// A handle on one stream. Dropping it while this side is still sending aborts the stream; once this side has
+/// finished, what is queued is still written.
 pub struct Stream {
     cell: SharedCell,
     mux: Mux,
@@ -45,7 +45,7 @@ pub(super) type SharedCell = Rc<RefCell<Cell>>;
 pub(super) struct Cell {
     pub id: StreamId,
 
-    pub inbox: VecDeque<Bytes>,
+    pub inbox: Backlog,
     /// Bytes received and not yet written onward.
     pub unread: usize,
     pub window: ReceiveWindow,
@@ -54,16 +54,17 @@ pub(super) struct Cell {
 
     /// Present until it is written.
     pub init: Option<Bytes>,
-    pub queue: VecDeque<Bytes>,
-    pub queued: usize,
+    pub queue: Backlog,
     pub credit: SendCredit,
     pub end: End,
     writer: Option<Waker>,
 
     /// Window bytes to tell the other side.
     pub grant: u32,
-    /// What to abort the stream with.
+    /// What to abort the stream with, at once.
     pub abort: Option<Abort>,
+    /// Nobody reads any more; what comes is thrown away.
+    pub is_detached: bool,
     /// Whether the stream stands in the outbox's queues.
     pub in_turn: bool,
     pub is_urgent: bool,
@@ -75,8 +76,18 @@ pub(super) struct Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Open,
-    Queued,
+    /// To be said once the queue is written.
+    Queued(Last),
     Written,
+}
+
+/// A side's last words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Last {
+    /// Protocol 1's client says nothing.
+    pub says_end: bool,
+    /// Nothing more is wanted from the other side either.
+    pub then_reset: Option<ResetCode>,
 }
 
 pub(super) enum Abort {
@@ -105,7 +116,7 @@ impl Stream {
         if let Some(ended) = &cell.ended {
             return Poll::Ready(Err(ended.clone()));
         }
-        if cell.queued < SEND_QUEUE {
+        if cell.queue.len() < SEND_QUEUE {
             return Poll::Ready(Ok(()));
         }
         cell.writer = Some(cx.waker().clone());
@@ -120,8 +131,7 @@ impl Stream {
         }
         debug_assert_eq!(cell.end, End::Open, "bytes after the end");
         if !bytes.is_empty() {
-            cell.queued += bytes.len();
-            cell.queue.push_back(bytes);
+            cell.queue.push(bytes);
             self.take_turn(&mut cell);
         }
         Ok(())
@@ -129,16 +139,12 @@ impl Stream {
 
     /// This side has finished sending. What is queued is still written.
     pub fn finish(&self) {
-        let mut cell = self.cell.borrow_mut();
-        if cell.end != End::Open || cell.ended.is_some() {
-            return;
-        }
-        if self.says_nothing() {
-            cell.end = End::Written;
-            return;
-        }
-        cell.end = End::Queued;
-        self.take_turn(&mut cell);
+        self.last_words(Last { says_end: true, then_reset: None });
+    }
+
+    /// Aborts both directions once what is queued is written: the other side may read what was said until now.
+    pub fn reset_after_queue(&self, code: ResetCode) {
+        self.last_words(Last { says_end: false, then_reset: Some(code) });
     }
 
     /// Aborts both directions; what is queued is dropped.
@@ -164,7 +170,7 @@ impl Stream {
 
     pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Ended>> {
         let mut cell = self.cell.borrow_mut();
-        if let Some(bytes) = cell.inbox.pop_front() {
+        if let Some(bytes) = cell.inbox.pop() {
             return Poll::Ready(Ok(Some(bytes)));
         }
         if cell.received_end {
@@ -182,15 +188,11 @@ impl Stream {
         let mut cell = self.cell.borrow_mut();
         let mut state = self.mux.state.borrow_mut();
         let state = &mut *state;
-        cell.unread = cell.unread.saturating_sub(bytes);
+        // A stream that was cut has been counted out already.
+        let bytes = bytes.min(cell.unread);
+        cell.unread -= bytes;
         if state.settings.protocol == 1 {
-            state.unread = state.unread.saturating_sub(bytes);
-            if state.paused.is_some()
-                && !state.is_behind_but_for(&cell)
-                && let Some(reader) = state.paused.take()
-            {
-                reader.wake();
-            }
+            state.read(bytes);
             return;
         }
         let grown = cell.window.grown();
@@ -215,6 +217,25 @@ impl Stream {
         !self.cell.borrow().inbox.is_empty()
     }
 
+    /// Waits until the other side aborts the stream or the connection is gone.
+    pub async fn aborted(&self) -> Ended {
+        poll_fn(|cx| {
+            let mut cell = self.cell.borrow_mut();
+            if let Some(ended) = &cell.ended {
+                return Poll::Ready(ended.clone());
+            }
+            cell.reader = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Whether the connection's reader has been paused since `then`: silence since is no sign (protocol 1).
+    pub fn was_paused_since(&self, then: Instant) -> bool {
+        let state = self.mux.state.borrow();
+        state.paused.is_some() || state.pause_ended.is_some_and(|ended| ended > then)
+    }
+
     /// Whether the other side has said that it finished sending.
     pub fn has_received_end(&self) -> bool {
         self.cell.borrow().received_end
@@ -223,6 +244,24 @@ impl Stream {
     /// Why the stream was aborted, if it was.
     pub fn ended(&self) -> Option<Ended> {
         self.cell.borrow().ended.clone()
+    }
+
+    fn last_words(&self, last: Last) {
+        let mut cell = self.cell.borrow_mut();
+        if cell.ended.is_some() {
+            return;
+        }
+        cell.end = match cell.end {
+            End::Open => End::Queued(Last { says_end: last.says_end && !self.says_nothing(), ..last }),
+            End::Queued(before) => {
+                End::Queued(Last { then_reset: before.then_reset.or(last.then_reset), ..before })
+            }
+            End::Written => {
+                drop(cell);
+                return last.then_reset.map_or((), |code| self.reset(code));
+            }
+        };
+        self.take_turn(&mut cell);
     }
 
     fn take_turn(&self, cell: &mut Cell) {
@@ -244,12 +283,7 @@ impl Stream {
         let never_opened = cell.init.is_some();
         cell.end(ended);
         let mut state = self.mux.state.borrow_mut();
-        if state.settings.protocol == 1 {
-            state.unread = state.unread.saturating_sub(std::mem::take(&mut cell.unread));
-            if let Some(reader) = state.paused.take() {
-                reader.wake();
-            }
-        }
+        state.read(std::mem::take(&mut cell.unread));
         let known = state.streams.contains_key(&cell.id);
         state.remove(&mut cell);
         // Either both Init and the abort are written, or neither.
@@ -262,14 +296,23 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let both_finished = {
+        let (end, is_read) = {
             let cell = self.cell.borrow();
-            cell.received_end && cell.end != End::Open
+            (cell.end, cell.received_end)
         };
-        if !both_finished {
-            self.reset(ResetCode::Cancelled);
+        match end {
+            End::Queued(_) if is_read => {}
+            End::Queued(_) => {
+                self.last_words(Last { says_end: true, then_reset: Some(ResetCode::Cancelled) })
+            }
+            End::Open | End::Written => self.reset(ResetCode::Cancelled),
         }
-        self.cell.borrow_mut().inbox.clear();
+        let mut cell = self.cell.borrow_mut();
+        cell.is_detached = true;
+        cell.inbox.clear();
+        let unread = std::mem::take(&mut cell.unread);
+        drop(cell);
+        self.mux.state.borrow_mut().read(unread);
     }
 }
 
@@ -277,19 +320,19 @@ impl Cell {
     pub fn new(id: StreamId, credit: SendCredit, window: ReceiveWindow) -> Self {
         Self {
             id,
-            inbox: VecDeque::new(),
+            inbox: Backlog::default(),
             unread: 0,
             window,
             received_end: false,
             reader: None,
             init: None,
-            queue: VecDeque::new(),
-            queued: 0,
+            queue: Backlog::default(),
             credit,
             end: End::Open,
             writer: None,
             grant: 0,
             abort: None,
+            is_detached: false,
             in_turn: false,
             is_urgent: false,
             ended: None,
@@ -300,7 +343,6 @@ impl Cell {
     pub fn end(&mut self, ended: Ended) {
         self.ended.get_or_insert(ended);
         self.queue.clear();
-        self.queued = 0;
         self.init = None;
         self.grant = 0;
         self.wake_reader();
@@ -323,7 +365,7 @@ impl Cell {
     pub fn has_something_to_write(&self) -> bool {
         self.ended.is_none()
             && ((!self.queue.is_empty() && self.credit.left() > 0)
-                || (self.queue.is_empty() && self.end == End::Queued))
+                || (self.queue.is_empty() && matches!(self.end, End::Queued(_))))
     }
 
     pub fn has_finished(&self) -> bool {

@@ -9,7 +9,7 @@ use tokio::{
     net::TcpStream,
     sync::{mpsc, oneshot},
     task::JoinHandle,
-    time::{sleep_until, timeout},
+    time::{sleep, sleep_until, timeout},
 };
 use tunnelto_lib::{
     hello::{Extended, GoAway, Refusal, ServerHello, Success, WINDOW},
@@ -27,7 +27,7 @@ use crate::{
     auth::Prover,
     config::Config,
     connected_clients::{ConnectedClients, Farewell, Order, Reason},
-    limits::{HELLO_TIME, IDLE_STREAM, PROTOCOL_1_STREAMS, TCP_USER_TIMEOUT},
+    limits::{HELLO_TIME, IDLE_STREAM, PROBE_LOOK, PROTOCOL_1_STREAMS, TCP_USER_TIMEOUT},
     shard::Shard,
     shutdown::Shutdown,
 };
@@ -105,6 +105,7 @@ pub async fn run(lobby: &Lobby, socket: TcpStream, first: Bytes) {
         heartbeat: Heartbeat::new(protocol, Instant::now()),
         probes: Vec::new(),
         protocol,
+        knows_terminate: protocol >= 2 || hello.version.is_some(),
     };
     let end = session.serve(&claimed.welcomed).await;
     claimed.farewell = end.farewell(protocol);
@@ -120,9 +121,11 @@ struct Session<'l> {
     writer: Owned<std::io::Result<()>>,
     inbox: mpsc::Receiver<Order>,
     heartbeat: Heartbeat,
-    /// Who wants to know whether the client lives.
-    probes: Vec<oneshot::Sender<()>>,
+    /// Who wants to know whether the client lives, and since when.
+    probes: Vec<(oneshot::Sender<()>, Instant)>,
     protocol: u8,
+    /// Later clients of protocol 1 say that they understand Terminate.
+    knows_terminate: bool,
 }
 
 /// Why a session ends.
@@ -159,15 +162,14 @@ impl Session<'_> {
                 }
                 Some(order) = self.inbox.recv() => match order {
                     Order::Probe(answer) => {
-                        self.probes.push(answer);
+                        self.probes.push((answer, Instant::now()));
                         self.mux.ping(self.token(welcomed));
                     }
                     Order::Leave(Reason::Replaced) => return End::Replaced,
                     Order::Leave(Reason::TakenOver) => return End::TakenOver,
                 },
                 incoming = self.reader.next() => match incoming {
-                    // Whoever waits for this answer may have gone.
-                    Ok(Incoming::Ping(_)) => self.probes.drain(..).for_each(|probe| _ = probe.send(())),
+                    Ok(Incoming::Ping(_)) => self.answer_probes(),
                     Ok(_) => return End::Lost(Lost::Protocol("a packet that only servers send")),
                     Err(lost) => return End::Lost(lost),
                 },
@@ -179,9 +181,24 @@ impl Session<'_> {
                         Beat::Wait => {}
                     }
                 }
+                () = sleep(PROBE_LOOK), if !self.probes.is_empty() => self.answer_probes(),
                 () = sleep_until(next_look.into()), if self.connection.has_idle() => {
                     self.connection.drop_stale(Instant::now());
                 }
+            }
+        }
+    }
+
+    /// Any byte counts as life, and a reader that we have paused says nothing about the client.
+    fn answer_probes(&mut self) {
+        let heard = self.mux.last_heard();
+        let is_paused = self.mux.is_paused();
+        for (probe, asked) in std::mem::take(&mut self.probes) {
+            if is_paused || heard > asked {
+                // Whoever waited for this answer may have gone.
+                let _ = probe.send(());
+            } else if !probe.is_closed() {
+                self.probes.push((probe, asked));
             }
         }
     }
@@ -200,6 +217,14 @@ impl Session<'_> {
         }
     }
 
+    fn terminate(&self, code: &str, message: &str) -> Bytes {
+        if self.protocol == 1 {
+            return Bytes::copy_from_slice(message.as_bytes());
+        }
+        let about = Refusal { code: code.into(), message: message.into(), retry_after: None };
+        serde_json::to_vec(&about).unwrap_or_default().into()
+    }
+
     /// Says goodbye where there is somebody to hear it.
     async fn leave(mut self, end: &End) {
         self.lobby.shard.remove(self.connection.id);
@@ -207,8 +232,8 @@ impl Session<'_> {
         let says = match end {
             End::Lost(_) | End::Dead | End::Unwritable => false,
             End::TakenOver => {
-                if self.protocol >= 2 {
-                    self.mux.terminate(terminate("taken_over", &end.to_string()));
+                if self.knows_terminate {
+                    self.mux.terminate(self.terminate("taken_over", &end.to_string()));
                 }
                 true
             }
@@ -254,11 +279,6 @@ impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
-}
-
-fn terminate(code: &str, message: &str) -> Bytes {
-    let about = Refusal { code: code.into(), message: message.into(), retry_after: None };
-    serde_json::to_vec(&about).unwrap_or_default().into()
 }
 
 fn success(lobby: &Lobby, welcomed: &Welcomed, protocol: u8) -> ServerHello {

@@ -5,7 +5,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 use tunnelto_lib::{
     hello::{ClientHello, Kind, Refusal, ServerHello},
     name::Label,
@@ -69,7 +69,7 @@ pub async fn welcome(
     let name = match &proved.wish {
         Wish::Exactly(name) => insist(clients, claim(name.clone())).await.then(|| name.clone()),
         Wish::Rather(name) if insist(clients, claim(name.clone())).await => Some(name.clone()),
-        Wish::Rather(_) | Wish::Any => any_name(clients, prover, &proved, claim),
+        Wish::Rather(_) | Wish::Any => any_name(clients, prover, &proved, claim).await,
     };
     let has_key = matches!(hello.client_type, tunnelto_lib::hello::ClientType::Auth { .. });
     let Proved { owner, client_id, session, .. } = proved;
@@ -81,36 +81,49 @@ async fn insist(clients: &ConnectedClients, claim: Claim) -> bool {
     match clients.claim(claim.clone(), Holder::Unknown, Instant::now()) {
         Verdict::Granted => true,
         Verdict::Taken => false,
+        Verdict::Held(members) if any_alive(&members).await => false,
         Verdict::Held(members) => {
-            !any_alive(&members).await
-                && matches!(clients.claim(claim, Holder::Silent, Instant::now()), Verdict::Granted)
+            let silent = Holder::Silent(members.iter().map(|member| member.connection).collect());
+            matches!(clients.claim(claim, silent, Instant::now()), Verdict::Granted)
         }
     }
 }
 
+/// Asks all at once: a pool's dead members cost one wait.
 async fn any_alive(members: &[Member]) -> bool {
+    let mut answers = JoinSet::new();
     for member in members {
         let (alive, answer) = oneshot::channel();
         member.order(Order::Probe(alive));
-        if matches!(timeout(PROBE_TIME, answer).await, Ok(Ok(()))) {
-            return true;
-        }
+        answers.spawn_local(answer);
     }
-    false
+    let any = async {
+        while let Some(answer) = answers.join_next().await {
+            if matches!(answer, Ok(Ok(()))) {
+                return true;
+            }
+        }
+        false
+    };
+    timeout(PROBE_TIME, any).await.unwrap_or(false)
 }
 
-fn any_name(
+/// A key's own names come in a fixed row; one whose connection may be dead is asked for before the next is taken.
+async fn any_name(
     clients: &ConnectedClients,
     prover: &Prover,
     proved: &Proved,
     claim: impl Fn(Label) -> Claim,
 ) -> Option<Label> {
-    let now = Instant::now();
-    (0..NAMES_TO_TRY).map(|attempt| prover.made_up_name(proved, attempt)).find(|name| {
-        !prover.blocked_names.contains(name)
-            && clients.is_available(name, &proved.owner, now)
-            && matches!(clients.claim(claim(name.clone()), Holder::Unknown, now), Verdict::Granted)
-    })
+    for attempt in 0..NAMES_TO_TRY {
+        let name = prover.made_up_name(proved, attempt);
+        let may_be_had = !prover.blocked_names.contains(&name)
+            && clients.may_belong_to(&name, &proved.owner, Instant::now());
+        if may_be_had && insist(clients, claim(name.clone())).await {
+            return Some(name);
+        }
+    }
+    None
 }
 
 impl From<Refused> for Final {

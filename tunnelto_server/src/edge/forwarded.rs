@@ -68,7 +68,13 @@ pub fn is_hop_by_hop(name: &str, options: &[&str]) -> bool {
 pub fn is_said_by_us(name: &str) -> bool {
     // Most names end the comparison at their first letter.
     matches!(name.as_bytes().first(), Some(b'x' | b'X' | b'f' | b'F'))
-        && SAID_BY_US.iter().any(|other| name.eq_ignore_ascii_case(other))
+        && SAID_BY_US.iter().any(|other| is_same_variable(name, other))
+}
+
+/// Services of CGI's kind make one variable of `X-Real-IP` and `X_Real_IP`.
+fn is_same_variable(name: &str, other: &str) -> bool {
+    let fold = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    name.len() == other.len() && name.bytes().map(fold).eq(other.bytes())
 }
 
 impl<'h> Said<'h> {

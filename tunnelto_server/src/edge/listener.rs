@@ -5,6 +5,7 @@ use std::{
     io,
     net::SocketAddr,
     rc::Rc,
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
@@ -95,6 +96,15 @@ impl Door {
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
+        }
+    }
+
+    /// A connection that waits in the system's queue, if there is one.
+    pub fn accept_now(&self) -> Option<Accepted> {
+        let accepting = std::pin::pin!(self.accept());
+        match accepting.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(accepted) => Some(accepted),
+            Poll::Pending => None,
         }
     }
 

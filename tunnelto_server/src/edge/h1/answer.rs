@@ -1,5 +1,7 @@
 //! The local service's side of an exchange: heads and pieces of the answer as they come on the stream.
 
+use std::time::Instant;
+
 use bytes::{Bytes, BytesMut};
 use http::Method;
 use tunnelto_lib::{mux::Ended, packet::ResetCode};
@@ -9,7 +11,7 @@ use crate::{
     active_stream::ActiveStream,
     error::Refusal,
     io::within,
-    limits::{MAX_HEAD, PROTOCOL_1_SILENCE},
+    limits::{CROSSING, MAX_HEAD, PROTOCOL_1_SILENCE},
 };
 
 /// Reads one answer from a stream.
@@ -17,6 +19,10 @@ pub struct Answer<'s> {
     stream: &'s ActiveStream,
     /// Received and not yet used.
     rest: Bytes,
+    /// Whether anything came in this exchange: then the request has been used.
+    has_begun: bool,
+    /// Whether an incomplete head is waiting for its end.
+    has_waited: bool,
     /// Protocol 1 never says that a close-delimited answer has ended: silence does.
     ends_by_silence: bool,
 }
@@ -33,34 +39,63 @@ pub enum Failure {
 
 impl<'s> Answer<'s> {
     pub fn new(stream: &'s ActiveStream) -> Self {
-        Self { stream, rest: Bytes::new(), ends_by_silence: false }
+        Self { stream, rest: Bytes::new(), has_begun: false, has_waited: false, ends_by_silence: false }
     }
 
-    /// The next head, interim ones included.
+    /// The next head, interim ones included. Cancel-safe.
     pub async fn head(&mut self, method: &Method, visitor: Version) -> Result<ResponseHead, Failure> {
         loop {
-            let before = self.rest.len();
-            if before > 0
-                && let Some(head) =
-                    ResponseHead::parse(&mut self.rest, method, visitor).map_err(|_| Failure::Malformed)?
-            {
-                self.stream.consumed(before - self.rest.len());
-                return Ok(head);
-            }
-            if before > MAX_HEAD {
-                return Err(Failure::TooLarge);
-            }
-            match self.stream.recv().await.map_err(Failure::Ended)? {
-                None => return Err(Failure::Closed),
-                Some(more) if before == 0 => self.rest = more,
-                Some(more) => {
-                    let mut joined = BytesMut::with_capacity(before + more.len());
-                    joined.extend_from_slice(&self.rest);
-                    joined.extend_from_slice(&more);
-                    self.rest = joined.freeze();
+            if !self.rest.is_empty() && (!self.has_waited || has_empty_line(&self.rest)) {
+                let before = self.rest.len();
+                let parsed = ResponseHead::parse(&mut self.rest, method, visitor);
+                if let Some(head) = parsed.map_err(|_| Failure::Malformed)? {
+                    self.stream.consumed(before - self.rest.len());
+                    self.has_waited = false;
+                    return Ok(head);
                 }
             }
+            if self.rest.len() > MAX_HEAD {
+                return Err(Failure::TooLarge);
+            }
+            let more = self.stream.recv().await.map_err(|ended| self.ended(ended))?;
+            let Some(more) = more else { return Err(self.closed().await) };
+            self.has_begun = true;
+            if self.rest.is_empty() {
+                self.rest = more;
+            } else {
+                // Looked through for its end before it is parsed again: a head may come byte by byte.
+                let mut joined = std::mem::take(&mut self.rest)
+                    .try_into_mut()
+                    .unwrap_or_else(|rest| BytesMut::from(&rest[..]));
+                joined.extend_from_slice(&more);
+                self.rest = joined.freeze();
+                self.has_waited = true;
+            }
         }
+    }
+
+    /// A request that has crossed the client's End is answered by a Reset that says so.
+    async fn closed(&self) -> Failure {
+        if self.has_begun || !self.stream.is_reused() {
+            return Failure::Closed;
+        }
+        match within(CROSSING, self.stream.aborted()).await {
+            Ok(ended) => self.ended(ended),
+            Err(_) => Failure::Closed,
+        }
+    }
+
+    /// Once anything was answered, nothing is unused.
+    fn ended(&self, ended: Ended) -> Failure {
+        match ended {
+            Ended::Reset(ResetCode::Unused) if self.has_begun => Failure::Closed,
+            ended => Failure::Ended(ended),
+        }
+    }
+
+    /// Whether anything came in this exchange.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// From now on a protocol 1 client's silence is the end.
@@ -73,11 +108,18 @@ impl<'s> Answer<'s> {
         if !self.rest.is_empty() {
             return Ok(Some(std::mem::take(&mut self.rest)));
         }
-        let next = self.stream.recv();
         if !self.ends_by_silence {
-            return next.await.map_err(Failure::Ended);
+            return self.stream.recv().await.map_err(Failure::Ended);
         }
-        within(PROTOCOL_1_SILENCE, next).await.unwrap_or(Ok(None)).map_err(Failure::Ended)
+        loop {
+            let began = Instant::now();
+            match within(PROTOCOL_1_SILENCE, self.stream.recv()).await {
+                Ok(piece) => return piece.map_err(Failure::Ended),
+                // The silence was ours.
+                Err(_) if self.stream.was_paused_since(began) => {}
+                Err(_) => return Ok(None),
+            }
+        }
     }
 
     /// Bytes that came with the head and are not the answer's: the upgraded protocol's first, or a fault.
@@ -98,6 +140,10 @@ impl<'s> Answer<'s> {
     pub fn has_rest(&self) -> bool {
         !self.rest.is_empty()
     }
+}
+
+fn has_empty_line(bytes: &[u8]) -> bool {
+    memchr::memmem::find(bytes, b"\n\r\n").is_some() || memchr::memmem::find(bytes, b"\n\n").is_some()
 }
 
 impl Failure {

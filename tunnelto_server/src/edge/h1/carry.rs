@@ -1,9 +1,11 @@
 //! One exchange on a stream: both directions side by side, another stream where that is safe, and what becomes
 //! of the visitor's connection.
 
-use std::{cell::Cell, pin::pin};
+use std::{cell::Cell, pin::pin, time::Instant};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use tokio::net::tcp::ReadHalf;
+use tunnelto_lib::read_buffer::ReadBuffer;
 
 use super::{
     answer::Failure,
@@ -15,7 +17,9 @@ use super::{
 };
 use crate::{
     active_stream::ActiveStream,
+    edge::handler::Handler,
     exchange::{Exchange, Outcome},
+    limits::READ_AHEAD,
     relay,
 };
 
@@ -24,6 +28,10 @@ use crate::{
 pub struct Progress {
     /// The request is sent to its end.
     pub uploaded: Cell<bool>,
+    /// When some of its body was sent last.
+    pub last_upload: Cell<Option<Instant>>,
+    /// The visitor has finished sending: it may have left.
+    pub visitor_ended: Cell<bool>,
     pub status: Cell<Option<u16>>,
     pub bytes_in: Cell<u64>,
     pub bytes_out: Cell<u64>,
@@ -35,7 +43,7 @@ pub struct Carrying<'a> {
     pub request: &'a RequestHead,
     body: Body,
     /// What a reused stream was given of the body, in case it was dead.
-    sent: Vec<Bytes>,
+    sent: BytesMut,
     progress: Progress,
 }
 
@@ -60,7 +68,13 @@ pub enum Tried {
 
 impl<'a> Carrying<'a> {
     pub fn new(visitor: &'a mut Visitor, request: &'a RequestHead) -> Self {
-        Self { visitor, body: request.body.clone(), request, sent: Vec::new(), progress: Progress::default() }
+        Self {
+            visitor,
+            body: request.body.clone(),
+            request,
+            sent: BytesMut::new(),
+            progress: Progress::default(),
+        }
     }
 
     /// Whether nothing of the request is left unread.
@@ -68,10 +82,15 @@ impl<'a> Carrying<'a> {
         self.body.is_done()
     }
 
-    pub async fn run(&mut self, stream: ActiveStream, is_last: bool, exchange: &mut Exchange) -> Tried {
+    pub async fn run(
+        &mut self,
+        stream: ActiveStream,
+        handler: &impl Handler,
+        exchange: &mut Exchange,
+    ) -> Tried {
         let is_reused = stream.is_reused();
         let end = match self.begin(&stream) {
-            Ok(()) => self.both_ways(&stream, is_last).await,
+            Ok(()) => self.both_ways(&stream, handler).await,
             Err(failure) => BothEnd::Answer(End::Failed(failure)),
         };
         exchange.status = self.progress.status.get();
@@ -93,6 +112,8 @@ impl<'a> Carrying<'a> {
             }
             End::Switching { head, rest } => {
                 exchange.outcome = Outcome::Upgraded;
+                // Whoever watches the log need not wait for the end of a conversation that may last for days.
+                exchange.record();
                 let early = self.visitor.buffer.take();
                 relay::switch(&mut self.visitor.socket, early, &stream, head, rest).await;
                 Tried::VisitorGone
@@ -116,21 +137,22 @@ impl<'a> Carrying<'a> {
     /// The head, and what an earlier try has sent behind it.
     fn begin(&self, stream: &ActiveStream) -> Result<(), Failure> {
         let after = if stream.protocol() == 1 { After::Close } else { After::Keep };
-        let pieces = std::iter::once(self.request.onward(after)).chain(self.sent.iter().cloned());
-        for piece in pieces {
-            stream.send(piece).map_err(Failure::Ended)?;
-        }
-        Ok(())
+        let pieces = [self.request.onward(after), Bytes::copy_from_slice(&self.sent)];
+        pieces.into_iter().try_for_each(|piece| stream.send(piece)).map_err(Failure::Ended)
     }
 
-    async fn both_ways(&mut self, stream: &ActiveStream, is_last: bool) -> BothEnd {
+    async fn both_ways(&mut self, stream: &ActiveStream, handler: &impl Handler) -> BothEnd {
         let progress = &self.progress;
         let (mut reading, writing) = self.visitor.socket.split();
-        let download = Download { request: self.request, stream, visitor: writing, progress, is_last };
+        let download = Download { request: self.request, stream, visitor: writing, progress, handler };
         let mut answering = pin!(download.run());
         if self.body.is_done() {
             progress.uploaded.set(true);
-            return BothEnd::Answer(answering.await);
+            return tokio::select! {
+                biased;
+                end = &mut answering => BothEnd::Answer(end),
+                () = until_gone(&mut reading, &mut self.visitor.buffer, progress) => BothEnd::Answer(End::VisitorGone),
+            };
         }
         let keep = stream.is_reused().then_some(&mut self.sent);
         let upload = Upload { body: &mut self.body, buffer: &mut self.visitor.buffer, keep };
@@ -149,6 +171,23 @@ impl<'a> Carrying<'a> {
             }
         }
     }
+}
+
+/// Watches a visitor that has nothing to send but its next requests. A reset means that it is gone; an end may only be
+/// half of one, and is noted.
+async fn until_gone(visitor: &mut ReadHalf<'_>, buffer: &mut ReadBuffer, progress: &Progress) {
+    while buffer.bytes.len() < READ_AHEAD {
+        buffer.compact();
+        match buffer.fill(visitor).await {
+            Ok(0) => {
+                progress.visitor_ended.set(true);
+                break;
+            }
+            Ok(_) => {}
+            Err(_) => return,
+        }
+    }
+    std::future::pending().await
 }
 
 enum BothEnd {

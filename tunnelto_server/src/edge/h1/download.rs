@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::{io::AsyncWriteExt, net::tcp::WriteHalf};
+use tunnelto_lib::{mux::Ended, packet::ResetCode};
 
 use super::{
     answer::{Answer, Failure},
@@ -14,6 +15,7 @@ use super::{
 };
 use crate::{
     active_stream::ActiveStream,
+    edge::handler::{Handler, Health},
     io::{within, write_both},
     limits::{ANSWER_TIME, VISITOR_STALL},
 };
@@ -21,13 +23,12 @@ use crate::{
 /// Interim answers before one final answer: more is a broken service.
 const MAX_INTERIM: usize = 32;
 
-pub struct Download<'a, 'v> {
+pub struct Download<'a, 'v, H> {
     pub request: &'a RequestHead,
     pub stream: &'a ActiveStream,
     pub visitor: WriteHalf<'v>,
     pub progress: &'a Progress,
-    /// No further request is wanted on this connection.
-    pub is_last: bool,
+    pub handler: &'a H,
 }
 
 /// How the answer's side of an exchange ended.
@@ -54,7 +55,7 @@ pub struct Answered {
     pub keep_alive: Option<Duration>,
 }
 
-impl Download<'_, '_> {
+impl<H: Handler> Download<'_, '_, H> {
     pub async fn run(mut self) -> End {
         let mut answer = Answer::new(self.stream);
         let head = match self.final_head(&mut answer).await {
@@ -81,7 +82,7 @@ impl Download<'_, '_> {
                 match within(ANSWER_TIME, answer.head(method, version)).await {
                     Ok(head) => break head.map_err(End::Failed)?,
                     // The service may be waiting for the rest of the request.
-                    Err(_) if self.progress.uploaded.get() => return Err(End::TimedOut),
+                    Err(_) if !self.is_uploading() => return Err(End::TimedOut),
                     Err(_) => {}
                 }
             };
@@ -96,12 +97,23 @@ impl Download<'_, '_> {
         Err(End::Failed(Failure::Malformed))
     }
 
+    /// Whether the visitor is still sending its request, and the local service taking it.
+    fn is_uploading(&self) -> bool {
+        !self.progress.uploaded.get()
+            && self.progress.last_upload.get().is_some_and(|last| last.elapsed() < ANSWER_TIME)
+    }
+
+    /// No further request is wanted on this connection.
+    fn is_last(&self) -> bool {
+        self.handler.health() == Health::Draining
+    }
+
     async fn relay(&mut self, mut head: ResponseHead, mut answer: Answer<'_>) -> End {
         let mut body = std::mem::replace(&mut head.body, Body::NONE);
         let unchunk = self.request.version == Version::Http10 && matches!(body, Body::Chunked(_));
         let is_delimited = body != Body::UntilClose && !unchunk;
         let visitor_stays =
-            is_delimited && self.request.keeps_alive && self.progress.uploaded.get() && !self.is_last;
+            is_delimited && self.request.keeps_alive && self.progress.uploaded.get() && !self.is_last();
         if body == Body::UntilClose && !head.is_event_stream {
             answer.end_by_silence();
         }
@@ -110,6 +122,7 @@ impl Download<'_, '_> {
             (true, Version::Http10) => Some("keep-alive"),
             (true, Version::Http11) => None,
         };
+        let is_event_stream = head.is_event_stream;
         let stream_keeps = head.keeps_alive && body != Body::UntilClose;
         let keep_alive = head.keep_alive;
         // Written with the first piece of the body, or alone if that is not there yet.
@@ -121,7 +134,15 @@ impl Download<'_, '_> {
             {
                 return end;
             }
-            let piece = match answer.piece().await {
+            let next = loop {
+                match within(ANSWER_TIME, answer.piece()).await {
+                    Ok(next) => break next,
+                    // Events may be rare, as long as there is somebody to read them.
+                    Err(_) if is_event_stream && !self.progress.visitor_ended.get() => {}
+                    Err(_) => break Err(Failure::Ended(Ended::Reset(ResetCode::TimedOut))),
+                }
+            };
+            let piece = match next {
                 Ok(Some(piece)) => piece,
                 Ok(None) if body == Body::UntilClose => break,
                 Ok(None) | Err(_) => return broken(&pending),

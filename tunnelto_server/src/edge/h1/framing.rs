@@ -2,11 +2,16 @@
 
 use std::ops::Range;
 
+use crate::edge::forwarded::is_said_by_us;
+
 /// A chunk-size line with its extensions, in bytes: sizes are short, extensions are rare.
 const MAX_CHUNK_LINE: usize = 4096;
 
 /// All trailer fields together, in bytes.
 const MAX_TRAILERS: usize = 16 * 1024;
+
+const NO_TRAILERS: [&str; 7] =
+    ["content-length", "transfer-encoding", "host", "connection", "authorization", "cookie", "trailer"];
 
 /// What is left of one body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,13 +30,24 @@ pub struct Chunks {
     /// Bytes of the present line.
     seen: usize,
     trailers: Vec<u8>,
+    whose: Whose,
+}
+
+/// A visitor's body is held to more: what frames, routes or names the visitor must not come in behind it, where some
+/// services merge it into the head (RFC 9110 section 6.5.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    Visitors,
+    Services,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Hexadecimal digits of a size; the value so far, and how many digits.
     Size(u64, u8),
-    /// Behind the size, up to the line's end.
+    /// Blanks behind the size, which lead to an extension or to the line's end.
+    Blank(u64),
+    /// An extension, up to the line's end.
     Extension(u64),
     SizeLf(u64),
     Data(u64),
@@ -39,7 +55,9 @@ enum State {
     DataLf,
     /// At the beginning of a trailer line.
     TrailerStart,
-    Trailer,
+    /// Where the name begins among the trailers.
+    TrailerName(usize),
+    TrailerValue,
     TrailerLf,
     LastLf,
     Done,
@@ -52,8 +70,8 @@ pub struct BadChunk;
 impl Body {
     pub const NONE: Self = Self::Length(0);
 
-    pub fn chunked() -> Self {
-        Self::Chunked(Chunks { state: State::Size(0, 0), seen: 0, trailers: Vec::new() })
+    pub fn chunked(whose: Whose) -> Self {
+        Self::Chunked(Chunks { state: State::Size(0, 0), seen: 0, trailers: Vec::new(), whose })
     }
 
     pub fn is_done(&self) -> bool {
@@ -114,13 +132,24 @@ impl Body {
 }
 
 impl Chunks {
+    fn forbids(&self, trailer: &[u8]) -> bool {
+        let name = std::str::from_utf8(trailer).unwrap_or_default();
+        self.whose == Whose::Visitors
+            && (is_said_by_us(name) || NO_TRAILERS.iter().any(|other| name.eq_ignore_ascii_case(other)))
+    }
+
     /// Consumes some of `bytes` (not empty); says how many, and whether they are content.
     fn step(&mut self, bytes: &[u8]) -> Result<(usize, bool), BadChunk> {
         let byte = bytes[0];
         match self.state {
-            State::Size(..) | State::Extension(_) => self.seen += 1,
+            State::Size(..) | State::Blank(_) | State::Extension(_) => self.seen += 1,
             State::TrailerStart if byte == b'\r' => {}
-            State::TrailerStart | State::Trailer | State::TrailerLf => self.trailers.push(byte),
+            State::TrailerStart | State::TrailerName(_) | State::TrailerValue | State::TrailerLf => {
+                if self.trailers.len() == MAX_TRAILERS {
+                    return Err(BadChunk);
+                }
+                self.trailers.push(byte);
+            }
             _ => {}
         }
         self.state = match self.state {
@@ -131,14 +160,21 @@ impl Chunks {
                     State::Size(size * 16 + u64::from(digit), digits + 1)
                 }
                 b'\r' if digits > 0 => State::SizeLf(size),
-                b';' | b' ' | b'\t' if digits > 0 => State::Extension(size),
+                b';' if digits > 0 => State::Extension(size),
+                b' ' | b'\t' if digits > 0 => State::Blank(size),
+                _ => return Err(BadChunk),
+            },
+            State::Blank(_) | State::Extension(_) if self.seen > MAX_CHUNK_LINE => return Err(BadChunk),
+            State::Blank(size) => match byte {
+                b'\r' => State::SizeLf(size),
+                b';' => State::Extension(size),
+                b' ' | b'\t' => State::Blank(size),
                 _ => return Err(BadChunk),
             },
             State::Extension(size) => match byte {
                 b'\r' => State::SizeLf(size),
-                b'\n' | 0 => return Err(BadChunk),
-                _ if self.seen > MAX_CHUNK_LINE => return Err(BadChunk),
-                _ => State::Extension(size),
+                _ if is_text(byte) => State::Extension(size),
+                _ => return Err(BadChunk),
             },
             State::SizeLf(size) => {
                 expect(byte, b'\n')?;
@@ -154,14 +190,19 @@ impl Chunks {
             State::DataLf => expect(byte, b'\n').map(|()| State::Size(0, 0))?,
             State::TrailerStart => match byte {
                 b'\r' => State::LastLf,
-                _ if is_token(byte) => State::Trailer,
+                _ if is_token(byte) => State::TrailerName(self.trailers.len() - 1),
                 _ => return Err(BadChunk),
             },
-            State::Trailer => match byte {
+            State::TrailerName(start) => match byte {
+                b':' if self.forbids(&self.trailers[start..self.trailers.len() - 1]) => return Err(BadChunk),
+                b':' => State::TrailerValue,
+                _ if is_token(byte) => State::TrailerName(start),
+                _ => return Err(BadChunk),
+            },
+            State::TrailerValue => match byte {
                 b'\r' => State::TrailerLf,
-                b'\n' | 0 => return Err(BadChunk),
-                _ if self.trailers.len() > MAX_TRAILERS => return Err(BadChunk),
-                _ => State::Trailer,
+                _ if is_text(byte) => State::TrailerValue,
+                _ => return Err(BadChunk),
             },
             State::TrailerLf => expect(byte, b'\n').map(|()| State::TrailerStart)?,
             State::LastLf => expect(byte, b'\n').map(|()| State::Done)?,
@@ -169,6 +210,11 @@ impl Chunks {
         };
         Ok((1, false))
     }
+}
+
+/// What may stand in a value (RFC 9110 section 5.5).
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
 
 fn expect(byte: u8, wanted: u8) -> Result<(), BadChunk> {
@@ -186,7 +232,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn taken(wire: &[u8]) -> Result<(usize, bool), BadChunk> {
-        let mut body = Body::chunked();
+        let mut body = Body::chunked(Whose::Visitors);
         let count = body.take(wire)?;
         Ok((count, body.is_done()))
     }
@@ -197,7 +243,7 @@ mod tests {
             &b"0\r\n\r\n"[..],
             b"5\r\nhello\r\n0\r\n\r\n",
             b"5;ext=1\r\nhello\r\n0\r\nX-Trailer: t\r\nY: u\r\n\r\n",
-            b"00A \r\n0123456789\r\n0;last\r\n\r\n",
+            b"00A \r\n0123456789\r\n0 ; last\r\n\r\n",
         ] {
             assert_eq!(taken(wire), Ok((wire.len(), true)), "{wire:?}");
             let mut with_more = wire.to_vec();
@@ -208,7 +254,7 @@ mod tests {
 
     #[test]
     fn trailers_are_kept_as_they_came() {
-        let mut body = Body::chunked();
+        let mut body = Body::chunked(Whose::Visitors);
         body.take(b"0\r\nX: 1\r\nY: 2\r\n\r\n").unwrap();
         assert_eq!(body.trailers(), b"X: 1\r\nY: 2\r\n");
     }
@@ -230,6 +276,11 @@ mod tests {
             b"0\r\n\n",
             b"0\r\n X: folded\r\n\r\n",
             b"0\r\nX: a\n\r\n",
+            b"5 0\r\nhello",
+            b"5;\x01\r\nhello",
+            b"0\r\na\r\n\r\n",
+            b"0\r\nContent-Length: 5\r\n\r\n",
+            b"0\r\nX-Forwarded-For: 6.6.6.6\r\n\r\n",
         ] {
             assert_eq!(taken(wire), Err(BadChunk), "{:?}", String::from_utf8_lossy(wire));
         }
@@ -242,6 +293,8 @@ mod tests {
         assert_eq!(taken(&wire), Err(BadChunk));
         let mut wire = b"0\r\nX: ".to_vec();
         wire.resize(MAX_TRAILERS + 10, b'x');
+        assert_eq!(taken(&wire), Err(BadChunk));
+        let wire = [&b"0\r\n"[..], &b"a:\r\n".repeat(MAX_TRAILERS)].concat();
         assert_eq!(taken(&wire), Err(BadChunk));
     }
 
@@ -259,7 +312,7 @@ mod tests {
                 wire.extend(b"\r\n");
             }
             wire.extend(b"0\r\n\r\n");
-            let mut body = Body::chunked();
+            let mut body = Body::chunked(Whose::Visitors);
             let (mut content, mut ranges) = (Vec::<u8>::new(), Vec::new());
             for piece in wire.chunks(cut) {
                 prop_assert_eq!(body.take_content(piece, &mut ranges), Ok(piece.len()));

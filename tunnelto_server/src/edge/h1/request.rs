@@ -10,7 +10,7 @@ use http::Method;
 use httparse::{EMPTY_HEADER, Error as ParseError, Header, Status};
 use tunnelto_lib::name::Hostname;
 
-use super::framing::{Body, is_token};
+use super::framing::{Body, Whose, is_token};
 use crate::{
     edge::forwarded::{Said, TrustedProxies, is_hop_by_hop, is_said_by_us, put_forwarded},
     error::Refusal,
@@ -86,7 +86,8 @@ impl RequestHead {
 
         let mut onward = BytesMut::with_capacity(head.len() + 256);
         let method_text = method.as_str();
-        for piece in [method_text, " ", onward_target, " HTTP/1.1\r\n"] {
+        let slash = if onward_target.starts_with('?') { "/" } else { "" };
+        for piece in [method_text, " ", slash, onward_target, " HTTP/1.1\r\n"] {
             onward.extend_from_slice(piece.as_bytes());
         }
         // First, so that services which stop reading early still have it.
@@ -212,13 +213,15 @@ impl<'h> Fields<'h> {
         match (self.is_chunked, self.length) {
             (true, Some(_)) => Err(Refusal::BadRequest("both Content-Length and Transfer-Encoding")),
             (true, None) if version == Version::Http10 => Err(Refusal::BadRequest("chunked in HTTP/1.0")),
-            (true, None) => Ok(Body::chunked()),
+            (true, None) => Ok(Body::chunked(Whose::Visitors)),
             (false, length) => Ok(Body::Length(length.unwrap_or(0))),
         }
     }
 
     fn upgrade(&self, version: Version, body: &Body) -> Option<&'h [u8]> {
-        self.upgrade.filter(|_| version == Version::Http11 && body.is_done() && self.has_option("upgrade"))
+        // h2c would give the visitor a connection to the local service that nobody routes or records.
+        let wanted = self.upgrade.filter(|protocol| !protocol.eq_ignore_ascii_case(b"h2c"));
+        wanted.filter(|_| version == Version::Http11 && body.is_done() && self.has_option("upgrade"))
     }
 
     fn keeps_alive(&self, version: Version) -> bool {
@@ -263,19 +266,20 @@ fn authority<'h>(
             _ => Err(Refusal::BadRequest("`*` is a target for OPTIONS only")),
         };
     }
+    // The target overrules Host, but a request needs one valid Host all the same (section 3.2).
+    if host.is_none_or(|host| Hostname::from_authority(host).is_err()) {
+        return Err(Refusal::InvalidHost);
+    }
     let has_scheme =
         |scheme: &str| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
     let Some(scheme) = ["http://", "https://"].into_iter().find(|scheme| has_scheme(scheme)) else {
         return Err(Refusal::BadRequest("malformed target"));
     };
-    if host.is_none() {
-        return Err(Refusal::InvalidHost);
-    }
     let rest = &target[scheme.len()..];
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let path = match &rest[end..] {
+        "" if *method == Method::OPTIONS => "*",
         "" => "/",
-        path if path.starts_with('?') => return Err(Refusal::BadRequest("absolute target without a path")),
         path => path,
     };
     Ok((&rest[..end], path))
@@ -301,6 +305,15 @@ fn content_length(value: &[u8]) -> Option<u64> {
 
 fn text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok()
+}
+
+/// The form for a visitor whose head cannot be understood otherwise.
+pub fn form_of(head: &[u8]) -> Form {
+    let lines = head.split(|byte| *byte == b'\n');
+    let accepts = lines.filter_map(|line| {
+        line.split_at_checked(7).filter(|(name, _)| name.eq_ignore_ascii_case(b"accept:"))
+    });
+    accepts.map(|(_, value)| form(value)).next().unwrap_or_default()
 }
 
 /// Good enough for a page of our own; the local service gets Accept as it is.
@@ -340,7 +353,7 @@ mod tests {
     #[test]
     fn fields_pass_unchanged_but_for_those_of_this_hop() {
         let head = "GET /a%2Fb?q=\"x\" HTTP/1.1\r\nX-One: 1\r\nHost: a.b\r\nConnection: x-one, keep-alive\r\nKeep-Alive: 5\r\n\
-                    x-CaSe:  kept \r\nX-Empty:\r\nX-Real-IP: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\n\r\n";
+                    x-CaSe:  kept \r\nX-Empty:\r\nX-Real-IP: 6.6.6.6\r\nX_Forwarded_For: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\n\r\n";
         let wanted =
             format!("GET /a%2Fb?q=\"x\" HTTP/1.1\r\nHost: a.b\r\nx-CaSe: kept\r\nX-Empty: \r\n{SAID}");
         assert_eq!(onward(head), wanted);
@@ -358,6 +371,11 @@ mod tests {
         assert_eq!(parse(head).unwrap().host.as_str(), "a.b");
         assert_eq!(onward(head), format!("GET /p?q HTTP/1.1\r\nHost: a.b\r\n{SAID}"));
         assert!(onward("GET http://a.b HTTP/1.1\r\nHost: a.b\r\n\r\n").starts_with("GET / HTTP/1.1\r\n"));
+        assert!(onward("GET http://a.b?q HTTP/1.1\r\nHost: a.b\r\n\r\n").starts_with("GET /?q HTTP/1.1\r\n"));
+        assert!(
+            onward("OPTIONS http://a.b HTTP/1.1\r\nHost: a.b\r\n\r\n").starts_with("OPTIONS * HTTP/1.1\r\n")
+        );
+        assert_eq!(parse("GET http://a.b/ HTTP/1.1\r\nHost: c d\r\n\r\n").unwrap_err(), Refusal::InvalidHost);
     }
 
     #[test]
@@ -422,6 +440,7 @@ mod tests {
             "websocket"
         );
         assert_eq!(upgrade("Upgrade: websocket\r\n"), None);
+        assert_eq!(upgrade("Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\n"), None);
         let head = "GET / HTTP/1.1\r\nHost: a.b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
         assert!(onward(head).ends_with("Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"));
     }

@@ -7,7 +7,7 @@ use http::Method;
 use httparse::{EMPTY_HEADER, Header, Status};
 
 use super::{
-    framing::Body,
+    framing::{Body, Whose},
     request::{Version, put_field},
 };
 use crate::{edge::forwarded::is_hop_by_hop, limits::MAX_FIELDS};
@@ -44,15 +44,20 @@ impl ResponseHead {
         let fields = Fields::read(response.headers)?;
         let body = fields.body(status, method)?;
         // A visitor of HTTP/1.0 gets the content of the chunks, ended by the close.
-        let unchunked = visitor == Version::Http10 && matches!(body, Body::Chunked(_));
+        let unchunked = visitor == Version::Http10;
 
         let mut onward = BytesMut::with_capacity(size + 64);
         let status_line = format!("HTTP/1.1 {status} {}\r\n", response.reason.unwrap_or_default());
         onward.extend_from_slice(status_line.as_bytes());
+        let mut has_length = false;
         for field in response.headers.iter() {
-            if !fields.is_dropped(field.name, status, unchunked) {
+            // The same length twice is one.
+            let is_length = field.name.eq_ignore_ascii_case("content-length");
+            let is_dropped = (is_length && has_length) || fields.is_dropped(field.name, status, unchunked);
+            if !is_dropped {
                 put_field(&mut onward, field.name, field.value);
             }
+            has_length |= is_length;
         }
         let keeps_alive = match minor {
             0 => fields.has_option("keep-alive"),
@@ -144,7 +149,7 @@ impl<'h> Fields<'h> {
             return Ok(Body::NONE);
         }
         Ok(match (self.is_chunked, self.length) {
-            (true, _) => Body::chunked(),
+            (true, _) => Body::chunked(Whose::Services),
             (false, Some(length)) => Body::Length(length),
             (false, None) => Body::UntilClose,
         })
@@ -193,7 +198,7 @@ mod tests {
         assert_eq!(body("HTTP/1.1 304 N\r\nContent-Length: 5\r\n\r\n", Method::GET), Body::NONE);
         assert_eq!(
             body("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Method::GET),
-            Body::chunked()
+            Body::chunked(Whose::Services)
         );
         assert_eq!(body("HTTP/1.1 200 OK\r\n\r\n", Method::GET), Body::UntilClose);
     }

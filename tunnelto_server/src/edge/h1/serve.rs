@@ -10,13 +10,13 @@ use tunnelto_lib::read_buffer::ReadBuffer;
 use super::{
     carry::{Carrying, Tried},
     framing::Body,
-    request::{Form, RequestHead, Version},
+    request::{Form, RequestHead, Version, form_of},
     visitor::Visitor,
 };
 use crate::{
     active_stream::{ActiveStream, Reuse},
     edge::{
-        handler::{Handler, Health, Opening, is_health_check},
+        handler::{Handler, Opening, is_health_request},
         listener::Accepted,
         pages::{Connection, Page},
     },
@@ -47,15 +47,25 @@ pub async fn serve<H: Handler>(accepted: Accepted, first: ReadBuffer, handler: &
     let mut visitor = Visitor::new(accepted, first);
     loop {
         let parsed = match visitor.next_head().await {
+            Ok(Some(head)) if is_health_request(&head) => {
+                let page = Page::health(handler.health());
+                match visitor.answer(&page, &Method::GET, Connection::Close).await {
+                    Ok(()) => visitor.linger().await,
+                    Err(error) => tracing::debug!(%error, "health check not answered"),
+                }
+                return None;
+            }
             Ok(Some(head)) => RequestHead::parse(head.clone(), visitor.peer, handler.trusted_proxies())
+                .map_err(|refusal| (refusal, form_of(&head)))
                 .map(|request| (head, request)),
             Ok(None) => return None,
-            Err(refusal) => Err(refusal),
+            Err(refusal) => Err((refusal, Form::Text)),
         };
+        let _busy = handler.begin();
         let (head, request) = match parsed {
             Ok(parsed) => parsed,
-            Err(refusal) => {
-                refuse_head(visitor, refusal).await;
+            Err((refusal, form)) => {
+                refuse_head(visitor, refusal, form).await;
                 return None;
             }
         };
@@ -94,9 +104,6 @@ async fn open<H: Handler>(
     request: &RequestHead,
     reuse: Reuse,
 ) -> Result<Opening, Refusal> {
-    if is_health_check(&request.method, &request.target) {
-        return Ok(Opening::Health(handler.health()));
-    }
     // What may have to be sent twice must fit in memory; all else goes onto a fresh stream.
     let is_small = matches!(request.body, Body::Length(length) if length <= REPLAY as u64);
     let reuse = match reuse {
@@ -118,8 +125,7 @@ async fn carry<H: Handler>(
     let mut carrying = Carrying::new(visitor, request);
     let mut tries = 1;
     let refusal = loop {
-        let is_last = handler.health() == Health::Draining;
-        match carrying.run(stream, is_last, exchange).await {
+        match carrying.run(stream, handler, exchange).await {
             Tried::Answered { stays: true } => return Next::Another,
             Tried::Answered { stays: false } => return Next::Linger,
             Tried::Broken => return Next::Abort,
@@ -141,11 +147,11 @@ async fn carry<H: Handler>(
 }
 
 /// A head that cannot be understood is answered, and nothing behind it is read as a request.
-async fn refuse_head(mut visitor: Visitor, refusal: Refusal) {
+async fn refuse_head(mut visitor: Visitor, refusal: Refusal, form: Form) {
     let mut exchange = Exchange::new(visitor.peer, Method::GET, Bytes::new());
     exchange.outcome = Outcome::Refused(refusal);
     exchange.status = Some(refusal.status().as_u16());
-    let page = Page::refusal(refusal, Form::Text);
+    let page = Page::refusal(refusal, form);
     if visitor.answer(&page, &Method::GET, Connection::Close).await.is_ok() {
         visitor.linger().await;
     }

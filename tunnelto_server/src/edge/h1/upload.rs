@@ -1,6 +1,8 @@
 //! The request's body, from the visitor to the stream.
 
-use bytes::Bytes;
+use std::time::Instant;
+
+use bytes::BytesMut;
 use tokio::net::tcp::ReadHalf;
 use tunnelto_lib::read_buffer::ReadBuffer;
 
@@ -12,7 +14,7 @@ pub struct Upload<'a> {
     pub body: &'a mut Body,
     pub buffer: &'a mut ReadBuffer,
     /// Keeps what is sent, while the stream may turn out to be dead.
-    pub keep: Option<&'a mut Vec<Bytes>>,
+    pub keep: Option<&'a mut BytesMut>,
 }
 
 pub enum UploadError {
@@ -43,9 +45,10 @@ impl Upload<'_> {
             let piece = self.buffer.bytes.split_to(count).freeze();
             progress.bytes_in.set(progress.bytes_in.get() + count as u64);
             if let Some(kept) = &mut self.keep {
-                kept.push(piece.clone());
+                kept.extend_from_slice(&piece);
             }
             stream.send(piece).map_err(|_| UploadError::StreamEnded)?;
+            progress.last_upload.set(Some(Instant::now()));
         }
         progress.uploaded.set(true);
         Ok(())

@@ -57,11 +57,18 @@ impl Visitor {
         let deadline = Instant::now() + HEAD_TIME;
         let mut scan = HeadScan::default();
         loop {
-            if let Some(size) = scan.end(&self.buffer.bytes)? {
-                return Ok(Some(self.buffer.bytes.split_to(size).freeze()));
+            // An empty line may have come in two pieces.
+            if self.buffer.bytes.starts_with(b"\r\n") && scan.line <= 2 {
+                self.skip_empty_lines();
+                scan = HeadScan::default();
             }
-            if self.buffer.bytes.len() > MAX_HEAD {
+            let size = scan.end(&self.buffer.bytes)?;
+            if size.unwrap_or(self.buffer.bytes.len()) > MAX_HEAD {
                 return Err(Refusal::HeadTooLarge);
+            }
+            if let Some(size) = size {
+                // Copied, since parts of it live as long as the exchange and would keep a block that many share.
+                return Ok(Some(Bytes::copy_from_slice(&self.buffer.bytes.split_to(size))));
             }
             self.buffer.compact();
             match timeout_at(deadline, self.buffer.fill(&mut self.socket)).await {

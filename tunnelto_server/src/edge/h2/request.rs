@@ -8,6 +8,8 @@ use crate::{
     active_stream::ActiveStream,
     edge::h1::{framing::Body, request::put_field},
     error::Refusal,
+    io::within,
+    limits::VISITOR_STALL,
 };
 
 /// The head as an HTTP/1.1 visitor would have sent it; the same strict reading follows. Values hold no line ends,
@@ -66,7 +68,7 @@ impl Upload {
     /// Returns the bytes of content sent. Never fails because the stream takes no more: the answer says why.
     pub async fn run(mut self, stream: &ActiveStream) -> Result<u64, UploadFailed> {
         let mut total = 0;
-        while let Some(data) = self.from.data().await {
+        while let Some(data) = within(VISITOR_STALL, self.from.data()).await.map_err(|_| UploadFailed)? {
             let data = data.map_err(|_| UploadFailed)?;
             let size = data.len();
             if stream.ready().await.and_then(|()| self.send(stream, data)).is_err() {

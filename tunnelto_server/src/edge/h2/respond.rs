@@ -15,7 +15,7 @@ use crate::{
     },
     exchange::Outcome,
     io::within,
-    limits::{MAX_FIELDS, VISITOR_STALL},
+    limits::{ANSWER_TIME, MAX_FIELDS, VISITOR_STALL},
 };
 
 /// Fields that frame or route and must not come in behind the content (RFC 9110 section 6.5.1).
@@ -77,6 +77,7 @@ impl Respond {
         if body == Body::UntilClose && !head.is_event_stream {
             answer.end_by_silence();
         }
+        let is_event_stream = head.is_event_stream;
         let is_empty = body.is_done();
         let Some(response) = response(&head) else {
             self.respond.send_reset(Reason::INTERNAL_ERROR);
@@ -89,7 +90,18 @@ impl Respond {
         debug_assert_ne!(request.method, Method::HEAD, "an answer to HEAD has no body");
         let mut content = Vec::new();
         while !body.is_done() {
-            let piece = match answer.piece().await {
+            let next = tokio::select! {
+                biased;
+                next = within(ANSWER_TIME, answer.piece()) => next,
+                _ = poll_fn(|cx| sending.poll_reset(cx)) => return Outcome::Aborted,
+            };
+            let piece = match next {
+                // Events may be rare; a visitor that leaves says so here.
+                Err(_) if is_event_stream => continue,
+                Err(_) => return truncated(&mut sending),
+                Ok(next) => next,
+            };
+            let piece = match piece {
                 Ok(Some(piece)) => piece,
                 Ok(None) if body == Body::UntilClose => break,
                 Ok(None) | Err(_) => return truncated(&mut sending),

@@ -1,11 +1,14 @@
 //! One connection: requests side by side, each an exchange of its own.
 
-use std::{net::SocketAddr, rc::Rc};
+use std::{net::SocketAddr, rc::Rc, time::Duration};
 
 use bytes::Bytes;
-use h2::{RecvStream, server::SendResponse};
-use http::Request;
-use tokio::{task::JoinSet, time::sleep};
+use h2::{Reason, RecvStream, server::SendResponse};
+use http::{Method, Request};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
 use tunnelto_lib::read_buffer::ReadBuffer;
 
 use super::{
@@ -19,7 +22,7 @@ use crate::{
             answer::{Answer, Failure},
             request::{After, RequestHead, Version},
         },
-        handler::{Handler, Health, Opening, is_health_check},
+        handler::{HEALTH_CHECK, Handler, Opening},
         listener::Accepted,
         pages::Page,
     },
@@ -29,11 +32,15 @@ use crate::{
     limits::{ANSWER_TIME, H2_CONNECTION_WINDOW, H2_STREAMS, H2_WINDOW, HEAD_TIME, KEEP_ALIVE, MAX_HEAD},
 };
 
-/// Resets that a visitor may have waiting before it is sent away (CVE-2023-44487).
-const MAX_RESETS: usize = 100;
+/// Requests that a visitor may take back within [`RESET_TIME`], and that may be waiting taken back, before it is sent away.
+const MAX_RESETS: usize = 200;
+const RESET_TIME: Duration = Duration::from_secs(10);
 
-/// How often a connection looks whether the server is draining.
-const LOOK: std::time::Duration = std::time::Duration::from_secs(1);
+/// How long a visitor may take to hang up after it was asked to.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// Interim answers before one final answer: more is a broken service.
+const MAX_INTERIM: usize = 32;
 
 pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuffer, handler: Rc<H>) {
     let Accepted { socket, peer, place: _place } = accepted;
@@ -47,9 +54,13 @@ pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuff
         .max_pending_accept_reset_streams(MAX_RESETS);
     let Ok(Ok(mut connection)) = within(HEAD_TIME, builder.handshake::<_, Bytes>(io)).await else { return };
     let mut requests = JoinSet::new();
-    let mut is_going = false;
+    let mut idle_since = Instant::now();
+    let mut patience = Patience { since: Instant::now(), resets: 0 };
+    // A visitor that does not answer our goodbye is left.
+    let mut leave_at = None;
     loop {
-        let idle = requests.is_empty();
+        let is_idle = requests.is_empty();
+        let idle_until = idle_since + KEEP_ALIVE;
         tokio::select! {
             accepted = connection.accept() => match accepted {
                 Some(Ok((request, respond))) => {
@@ -61,17 +72,47 @@ pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuff
                 }
                 None => return,
             },
-            Some(_) = requests.join_next(), if !idle => {}
-            () = sleep(KEEP_ALIVE), if idle => {
-                connection.graceful_shutdown();
-            }
-            () = sleep(LOOK), if !is_going => {
-                is_going = handler.health() == Health::Draining;
-                if is_going {
-                    connection.graceful_shutdown();
+            Some(ending) = requests.join_next(), if !is_idle => {
+                idle_since = Instant::now();
+                if matches!(ending, Ok(Ending::Reset)) && patience.is_lost(Instant::now()) {
+                    tracing::debug!(%peer, "HTTP/2 visitor sent away: requests reset without end");
+                    connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                    leave_at.get_or_insert(Instant::now() + GOODBYE);
                 }
             }
+            () = sleep_until(idle_until), if is_idle && leave_at.is_none() => {
+                connection.graceful_shutdown();
+                leave_at = Some(Instant::now() + GOODBYE);
+            }
+            () = handler.until_draining(), if leave_at.is_none() => {
+                connection.graceful_shutdown();
+                leave_at = Some(Instant::now() + GOODBYE);
+            }
+            () = sleep_until(leave_at.unwrap_or(idle_until)), if is_idle && leave_at.is_some() => return,
         }
+    }
+}
+
+/// How a request ended, as far as the connection is concerned.
+enum Ending {
+    Answered,
+    /// The visitor took it back before it had an answer.
+    Reset,
+}
+
+/// Requests that a visitor took back of late: some are the way of browsers, masses are an attack (CVE-2023-44487).
+struct Patience {
+    since: Instant,
+    resets: usize,
+}
+
+impl Patience {
+    fn is_lost(&mut self, now: Instant) -> bool {
+        if now.duration_since(self.since) > RESET_TIME {
+            *self = Self { since: now, resets: 0 };
+        }
+        self.resets += 1;
+        self.resets > MAX_RESETS
     }
 }
 
@@ -80,7 +121,8 @@ async fn exchange<H: Handler>(
     respond: SendResponse<Bytes>,
     peer: SocketAddr,
     handler: Rc<H>,
-) {
+) -> Ending {
+    let _busy = handler.begin();
     let (parts, body) = request.into_parts();
     let head = to_http1(&parts, body.is_end_stream());
     let parsed = head.and_then(|head| RequestHead::parse(head, peer, handler.trusted_proxies()));
@@ -94,11 +136,13 @@ async fn exchange<H: Handler>(
             exchange.target = head.target.clone();
             let outcome = answer(&head, body, &mut respond, &mut exchange, &*handler).await;
             exchange.bytes_out = respond.bytes_out;
-            if let Err(refusal) = outcome {
-                refuse(&mut respond, &mut exchange, refusal, Some(&head)).await;
+            match outcome {
+                Ok(ending) => return ending,
+                Err(refusal) => refuse(&mut respond, &mut exchange, refusal, Some(&head)).await,
             }
         }
     }
+    Ending::Answered
 }
 
 /// Routes, opens, carries. A refusal comes back only while the visitor has not got a head.
@@ -108,8 +152,8 @@ async fn answer<H: Handler>(
     respond: &mut Respond,
     exchange: &mut Exchange,
     handler: &H,
-) -> Result<(), Refusal> {
-    let opening = match is_health_check(&head.method, &head.target) {
+) -> Result<Ending, Refusal> {
+    let opening = match head.method == Method::GET && head.target == HEALTH_CHECK {
         true => Opening::Health(handler.health()),
         // A body cannot be asked for twice, and a reused stream may turn out to be dead.
         false => handler.open(exchange, &head.host, Reuse::Never).await?,
@@ -123,7 +167,7 @@ async fn answer<H: Handler>(
                 exchange.status = Some(page.status.as_u16());
                 respond.page(&page, &head.method).await;
             }
-            return Ok(());
+            return Ok(Ending::Answered);
         }
     };
     stream.send(head.onward(After::Close)).map_err(|ended| Refusal::from(Failure::Ended(ended)))?;
@@ -131,18 +175,25 @@ async fn answer<H: Handler>(
     let mut answer = Answer::new(&stream);
     let mut uploading = std::pin::pin!(upload.run(&stream));
     let mut is_sent = false;
+    let mut interims = 0;
     let response = loop {
         tokio::select! {
             biased;
             next = answer.head(&head.method, Version::Http11) => match next.map_err(Refusal::from)? {
-                interim if interim.is_interim() => respond.interim(&interim),
+                interim if interim.is_interim() => {
+                    interims += 1;
+                    if interims > MAX_INTERIM {
+                        return Err(Refusal::ProxyingFailed);
+                    }
+                    respond.interim(&interim);
+                }
                 response => break response,
             },
             sent = &mut uploading, if !is_sent => {
                 is_sent = true;
                 exchange.bytes_in = sent.map_err(|_| Refusal::BadRequest("the request broke off"))?;
             }
-            () = respond.until_reset() => return Ok(()),
+            () = respond.until_reset() => return Ok(Ending::Reset),
             () = sleep(ANSWER_TIME), if is_sent => return Err(Refusal::UpstreamTimeout),
         }
     };
@@ -162,7 +213,7 @@ async fn answer<H: Handler>(
             }
         }
     };
-    Ok(())
+    Ok(Ending::Answered)
 }
 
 async fn refuse(
