@@ -31,8 +31,10 @@ pub struct Answer<'s> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     Ended(Ended),
-    /// The local service closed before it had answered.
+    /// The local service closed before it had said anything.
     Closed,
+    /// It broke off in the middle of its answer.
+    BrokeOff,
     Malformed,
     TooLarge,
 }
@@ -76,26 +78,21 @@ impl<'s> Answer<'s> {
 
     /// A request that has crossed the client's End is answered by a Reset that says so.
     async fn closed(&self) -> Failure {
-        if self.has_begun || !self.stream.is_reused() {
+        if self.has_begun {
+            return Failure::BrokeOff;
+        }
+        if !self.stream.is_reused() {
             return Failure::Closed;
         }
         match within(CROSSING, self.stream.aborted()).await {
-            Ok(ended) => self.ended(ended),
+            Ok(ended) => Failure::Ended(ended),
             Err(_) => Failure::Closed,
         }
     }
 
-    /// Once anything was answered, nothing is unused.
+    /// Once anything was answered, the request has been used, whatever the other side says.
     fn ended(&self, ended: Ended) -> Failure {
-        match ended {
-            Ended::Reset(ResetCode::Unused) if self.has_begun => Failure::Closed,
-            ended => Failure::Ended(ended),
-        }
-    }
-
-    /// Whether anything came in this exchange.
-    pub fn has_begun(&self) -> bool {
-        self.has_begun
+        if self.has_begun { Failure::BrokeOff } else { Failure::Ended(ended) }
     }
 
     /// From now on a protocol 1 client's silence is the end.

@@ -212,5 +212,5 @@ impl<H: Handler> Download<'_, '_, H> {
 
 /// The service broke off. A head that is still here never left: the visitor gets a whole refusal instead.
 fn broken(pending: &Bytes) -> End {
-    if pending.is_empty() { End::Truncated } else { End::Failed(Failure::Closed) }
+    if pending.is_empty() { End::Truncated } else { End::Failed(Failure::BrokeOff) }
 }
