@@ -2,7 +2,9 @@
 
 use tests::{
     client::Client,
+    eventually::eventually,
     origin::Origin,
+    process::workspace,
     server::Server,
     stack::Stack,
     visitor::{Answer, Visitor, get},
@@ -109,4 +111,27 @@ async fn a_peers_question() {
     };
     assert!(ask("web").await.is_string());
     assert!(ask("other").await.is_null());
+}
+
+#[tokio::test]
+async fn what_visitors_write_forges_no_log_lines() {
+    let stack = Stack::start(Origin::echo().await).await;
+    let path = workspace().join("tests/cases/inputs/log_injection.http");
+    let request = String::from_utf8_lossy(&std::fs::read(path).unwrap()).replace("@HOST@", "web.localhost");
+    let mut visitor = stack.visitor().await;
+    visitor.send(request.replace('\n', "\r\n")).await;
+    visitor.rest().await;
+    let access = || {
+        stack
+            .server
+            .process
+            .stderr()
+            .into_iter()
+            .filter(|line| line.contains(" access: "))
+            .collect::<Vec<_>>()
+    };
+    eventually("the line is there", || async { !access().is_empty() }).await;
+    assert_eq!(access().len(), 1);
+    let bidi = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    assert!(!access()[0].contains(|c: char| c.is_control() || bidi(c)), "{:?}", access());
 }

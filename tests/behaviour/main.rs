@@ -2,6 +2,7 @@
 
 mod answers;
 mod auth;
+mod behind_nginx;
 mod cases;
 mod client_cli;
 mod http;
