@@ -17,6 +17,8 @@ pub mod wormhole;
 
 pub mod stack;
 
+pub mod fuzzing;
+
 #[expect(clippy::disallowed_methods, reason = "a test's environment is its configuration")]
 pub fn env(name: &str) -> Option<std::ffi::OsString> {
     std::env::var_os(name)
