@@ -12,6 +12,9 @@ pub const MAX_FIELDS: usize = 256;
 /// From a visitor's first byte to the end of its head: slow links finish, dripping ones give up their slot.
 pub const HEAD_TIME: Duration = Duration::from_secs(20);
 
+/// From a visitor's connection to its first byte: browsers connect ahead, but whoever says nothing gives up its slot.
+pub const FIRST_BYTE: Duration = Duration::from_secs(60);
+
 /// A kept visitor connection without a request.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(75);
 

@@ -6,7 +6,7 @@ use tunnelto_lib::read_buffer::ReadBuffer;
 use super::listener::Accepted;
 use crate::{
     io::within,
-    limits::{HEAD_TIME, KEEP_ALIVE},
+    limits::{FIRST_BYTE, HEAD_TIME},
 };
 
 /// The beginning of every HTTP/2 connection (RFC 9113 section 3.4).
@@ -31,7 +31,7 @@ pub enum Kind {
 /// Reads until the first bytes tell. `None` when the visitor left or said nothing in time.
 pub async fn classify(mut accepted: Accepted) -> Option<Classified> {
     let mut first = ReadBuffer::default();
-    let mut limit = KEEP_ALIVE;
+    let mut limit = FIRST_BYTE;
     loop {
         if let Some(kind) = kind(&first.bytes) {
             return Some(Classified { accepted, first, kind });
