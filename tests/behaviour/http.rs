@@ -275,9 +275,7 @@ async fn a_visitor_that_leaves_ends_the_local_request() {
     })
     .await;
     let stack = Stack::start(origin).await;
-    let mut visitor = stack.visitor().await;
-    visitor.send("GET / HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
-    visitor.head().await;
+    let visitor = stack.visitor_with_a_head().await;
     soon("the origin is asked", IS_ASKED.acquire()).await.unwrap().forget();
     drop(visitor);
     eventually("the local request ends", || async { IS_GONE.load(Ordering::Relaxed) }).await;

@@ -25,9 +25,7 @@ async fn an_answer_under_way_is_finished() {
     })
     .await;
     let mut stack = Stack::start(origin).await;
-    let mut visitor = stack.visitor().await;
-    visitor.send("GET / HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
-    visitor.head().await;
+    let mut visitor = stack.visitor_with_a_head().await;
     stack.server.process.signal("TERM");
     eventually("it drains", || async { is_draining(&stack) }).await;
     let mut probe = Visitor::connect(stack.server.clients).await;
@@ -79,9 +77,7 @@ async fn a_second_signal_ends_it_now() {
     })
     .await;
     let mut stack = Stack::start(origin).await;
-    let mut visitor = stack.visitor().await;
-    visitor.send("GET / HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
-    visitor.head().await;
+    let _visitor = stack.visitor_with_a_head().await;
     stack.server.process.signal("TERM");
     eventually("it drains", || async { is_draining(&stack) }).await;
     assert!(!stack.server.process.has_exited(), "an answer is under way");
@@ -116,9 +112,7 @@ async fn a_client_that_is_stopped_finishes_what_is_under_way() {
     })
     .await;
     let mut stack = Stack::start(origin).await;
-    let mut visitor = stack.visitor().await;
-    visitor.send("GET / HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
-    visitor.head().await;
+    let mut visitor = stack.visitor_with_a_head().await;
     stack.client.process.signal("TERM");
     assert_eq!(visitor.exactly(50).await, [b'x'; 50]);
     assert_eq!(stack.client.process.exit().await, 0);
@@ -137,9 +131,7 @@ async fn a_clients_second_signal_ends_it_now() {
     })
     .await;
     let mut stack = Stack::start(origin).await;
-    let mut visitor = stack.visitor().await;
-    visitor.send("GET / HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
-    visitor.head().await;
+    let _visitor = stack.visitor_with_a_head().await;
     stack.client.process.signal("INT");
     stack.client.process.signal("INT");
     assert_eq!(stack.client.process.exit().await, 0);

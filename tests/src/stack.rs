@@ -25,6 +25,14 @@ impl Stack {
         self.server.visitors
     }
 
+    /// A visitor that has asked for `/` and has the head of its answer.
+    pub async fn visitor_with_a_head(&self) -> Visitor {
+        let mut visitor = self.visitor().await;
+        visitor.send("GET / HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
+        visitor.head().await;
+        visitor
+    }
+
     pub async fn visitor(&self) -> Visitor {
         Visitor::connect(self.door()).await
     }

@@ -240,10 +240,6 @@ impl ConnectedClients {
             !over
         });
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.names.iter().all(|record| record.members.is_empty())
-    }
 }
 
 impl Record {

@@ -20,6 +20,7 @@ use warp::{Filter, Reply, filters::BoxedFilter, reply::Response};
 use crate::{
     io::Rewind,
     limits::{CONTROL_HEAD, CONTROL_HEAD_TIME},
+    network::health,
     policy::Chain,
     shutdown::Shutdown,
 };
@@ -45,10 +46,7 @@ impl ControlServer {
     /// At most `most` clients are connected at once.
     pub fn new(wormholes: mpsc::Sender<Wormhole>, most: usize, chain: Chain, shutdown: Shutdown) -> Self {
         let places = Arc::new(Semaphore::new(most));
-        let health = {
-            let shutdown = shutdown.clone();
-            warp::path!("health_check").and(warp::get()).map(move || health(&shutdown)).boxed()
-        };
+        let health = health::route(shutdown.clone());
         let chain = Arc::new(chain);
         let wormhole = warp::path!("wormhole")
             .and(warp::get())
@@ -123,13 +121,6 @@ async fn upgraded(upgrade: OnUpgrade) -> Option<(TcpStream, Bytes)> {
     let upgraded = upgrade.await.ok()?;
     let parts = upgraded.downcast::<TokioIo<Rewind<TcpStream>>>().ok()?;
     Some((parts.io.into_inner().io, parts.read_buf))
-}
-
-pub fn health(shutdown: &Shutdown) -> Response {
-    match shutdown.is_draining() {
-        false => plain(StatusCode::OK, "ok"),
-        true => plain(StatusCode::SERVICE_UNAVAILABLE, "draining"),
-    }
 }
 
 fn not_a_handshake() -> Response {

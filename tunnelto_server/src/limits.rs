@@ -22,6 +22,9 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// machine does not hold memory for ever.
 pub const VISITOR_STALL: Duration = Duration::from_secs(600);
 
+/// Interim answers before one final answer: more is a broken service.
+pub const MAX_INTERIM: usize = 32;
+
 /// From the end of a request to the first byte of its answer, and between two pieces of one. Long polls are common, so
 /// this is long; event streams may be silent for as long as their visitor stays.
 pub const ANSWER_TIME: Duration = Duration::from_secs(600);

@@ -89,10 +89,7 @@ impl Mux {
         if state.streams.len() >= state.settings.max_streams {
             let refusal =
                 Refusal { code: "too_many".into(), message: "too many streams".into(), retry_after: Some(1) };
-            cell.abort = Some(Abort::Refused(match state.settings.protocol {
-                1 => Bytes::new(),
-                _ => serde_json::to_vec(&refusal).unwrap_or_default().into(),
-            }));
+            cell.abort = Some(Abort::refused(&refusal, state.settings.protocol));
             let shared = Rc::new(RefCell::new(cell));
             state.outbox.urgent(&shared, &mut shared.borrow_mut());
             return None;

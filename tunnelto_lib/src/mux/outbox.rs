@@ -189,9 +189,7 @@ impl State {
         }
         self.outbox.take_turn(shared, cell);
     }
-}
 
-impl State {
     fn put_last_words(&mut self, cell: &mut Cell, last: Last, batch: &mut Batch) {
         let role = self.settings.role;
         cell.end = End::Written;

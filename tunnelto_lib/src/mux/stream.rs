@@ -97,6 +97,16 @@ pub(super) enum Abort {
     End,
 }
 
+impl Abort {
+    /// Protocol 1 knows no reason.
+    pub fn refused(refusal: &Refusal, protocol: u8) -> Self {
+        Self::Refused(match protocol {
+            1 => Bytes::new(),
+            _ => serde_json::to_vec(refusal).unwrap_or_default().into(),
+        })
+    }
+}
+
 impl Stream {
     pub(super) fn new(cell: SharedCell, mux: Mux) -> Self {
         Self { cell, mux }
@@ -155,11 +165,7 @@ impl Stream {
 
     /// Refuses a stream before anything was sent on it.
     pub fn refuse(&self, refusal: Refusal) {
-        let about = match self.mux.protocol() {
-            1 => Bytes::new(),
-            _ => serde_json::to_vec(&refusal).unwrap_or_default().into(),
-        };
-        self.abort(Abort::Refused(about), Ended::Refused(refusal));
+        self.abort(Abort::refused(&refusal, self.mux.protocol()), Ended::Refused(refusal));
     }
 
     /// The next bytes; `None` when the other side has finished. Tell [`Stream::consumed`] once they are written
@@ -234,16 +240,6 @@ impl Stream {
     pub fn was_paused_since(&self, then: Instant) -> bool {
         let state = self.mux.state.borrow();
         state.paused.is_some() || state.pause_ended.is_some_and(|ended| ended > then)
-    }
-
-    /// Whether the other side has said that it finished sending.
-    pub fn has_received_end(&self) -> bool {
-        self.cell.borrow().received_end
-    }
-
-    /// Why the stream was aborted, if it was.
-    pub fn ended(&self) -> Option<Ended> {
-        self.cell.borrow().ended.clone()
     }
 
     fn last_words(&self, last: Last) {

@@ -32,7 +32,8 @@ pub struct Proved {
     pub client_id: Arc<str>,
     pub session: Option<Uuid>,
     pub wish: Wish,
-    has_key: bool,
+    /// A client with a key finds its name by it and needs no token.
+    pub has_key: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -301,9 +301,8 @@ fn success(lobby: &Lobby, welcomed: &Welcomed, protocol: u8) -> ServerHello {
     }))
 }
 
-/// Both fail only on a socket that is gone, which its first read shows.
+/// Fails only on a socket that is gone, which its first read shows.
 fn prepare(socket: &TcpStream) {
     let socket = SockRef::from(socket);
-    let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT));
 }

@@ -71,8 +71,7 @@ pub async fn welcome(
         Wish::Rather(name) if insist(clients, claim(name.clone())).await => Some(name.clone()),
         Wish::Rather(_) | Wish::Any => any_name(clients, prover, &proved, claim).await,
     };
-    let has_key = matches!(hello.client_type, tunnelto_lib::hello::ClientType::Auth { .. });
-    let Proved { owner, client_id, session, .. } = proved;
+    let Proved { owner, client_id, session, has_key, .. } = proved;
     name.map(|name| Welcomed { name, owner, client_id, session, has_key }).ok_or(Final::NameTaken)
 }
 

@@ -108,10 +108,6 @@ impl Door {
         }
     }
 
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-
     /// At most once a minute.
     fn complain(&self, reason: &str) {
         let now = Instant::now();

@@ -1,3 +1,4 @@
 //! What instances say to each other.
 
+pub mod health;
 pub mod server;

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tunnelto_lib::name::Label;
 use warp::{Filter, Reply, filters::BoxedFilter, reply::Response};
 
+use super::health;
 use crate::{connected_clients::ConnectedClients, limits::CONTROL_HEAD_TIME, shutdown::Shutdown};
 
 #[derive(Clone)]
@@ -31,15 +32,7 @@ impl PeerServer {
                 warp::reply::json(&json!({ "client_id": client_id.as_deref() })).into_response()
             })
             .boxed();
-        let health = warp::path!("health_check")
-            .and(warp::get())
-            .map(move || match shutdown.is_draining() {
-                false => "ok".into_response(),
-                true => warp::reply::with_status("draining", http::StatusCode::SERVICE_UNAVAILABLE)
-                    .into_response(),
-            })
-            .boxed();
-        Self { routes: question.or(health).unify().boxed() }
+        Self { routes: question.or(health::route(shutdown)).unify().boxed() }
     }
 
     pub async fn serve(self, socket: TcpStream) {

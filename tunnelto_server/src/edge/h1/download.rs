@@ -17,11 +17,8 @@ use crate::{
     active_stream::ActiveStream,
     edge::handler::{Handler, Health},
     io::{within, write_both},
-    limits::{ANSWER_TIME, VISITOR_STALL},
+    limits::{ANSWER_TIME, MAX_INTERIM, VISITOR_STALL},
 };
-
-/// Interim answers before one final answer: more is a broken service.
-const MAX_INTERIM: usize = 32;
 
 pub struct Download<'a, 'v, H> {
     pub request: &'a RequestHead,

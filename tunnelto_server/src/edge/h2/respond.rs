@@ -10,7 +10,7 @@ use httparse::{EMPTY_HEADER, Status};
 use crate::{
     active_stream::ActiveStream,
     edge::{
-        h1::{answer::Answer, framing::Body, request::RequestHead, response::ResponseHead},
+        h1::{answer::Answer, framing::Body, response::ResponseHead},
         pages::Page,
     },
     exchange::Outcome,
@@ -71,7 +71,6 @@ impl Respond {
         mut head: ResponseHead,
         mut answer: Answer<'_>,
         stream: &ActiveStream,
-        request: &RequestHead,
     ) -> Outcome {
         let mut body = std::mem::replace(&mut head.body, Body::NONE);
         if body == Body::UntilClose && !head.is_event_stream {
@@ -87,7 +86,6 @@ impl Respond {
         if is_empty {
             return Outcome::Answered;
         }
-        debug_assert_ne!(request.method, Method::HEAD, "an answer to HEAD has no body");
         let mut content = Vec::new();
         while !body.is_done() {
             let next = tokio::select! {

@@ -29,7 +29,10 @@ use crate::{
     error::Refusal,
     exchange::{Exchange, Outcome},
     io::{Rewind, within},
-    limits::{ANSWER_TIME, H2_CONNECTION_WINDOW, H2_STREAMS, H2_WINDOW, HEAD_TIME, KEEP_ALIVE, MAX_HEAD},
+    limits::{
+        ANSWER_TIME, H2_CONNECTION_WINDOW, H2_STREAMS, H2_WINDOW, HEAD_TIME, KEEP_ALIVE, MAX_HEAD,
+        MAX_INTERIM,
+    },
 };
 
 /// Requests that a visitor may take back within [`RESET_TIME`], and that may be waiting taken back, before it is sent away.
@@ -38,9 +41,6 @@ const RESET_TIME: Duration = Duration::from_secs(10);
 
 /// How long a visitor may take to hang up after it was asked to.
 const GOODBYE: Duration = Duration::from_secs(5);
-
-/// Interim answers before one final answer: more is a broken service.
-const MAX_INTERIM: usize = 32;
 
 pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuffer, handler: Rc<H>) {
     let Accepted { socket, peer, place: _place } = accepted;
@@ -201,7 +201,7 @@ async fn answer<H: Handler>(
     if response.status == 101 {
         return Err(Refusal::ProxyingFailed);
     }
-    let mut relaying = std::pin::pin!(respond.relay(response, answer, &stream, head));
+    let mut relaying = std::pin::pin!(respond.relay(response, answer, &stream));
     exchange.outcome = loop {
         tokio::select! {
             biased;
