@@ -133,9 +133,7 @@ impl Body {
 
 impl Chunks {
     fn forbids(&self, trailer: &[u8]) -> bool {
-        let name = std::str::from_utf8(trailer).unwrap_or_default();
-        self.whose == Whose::Visitors
-            && (is_said_by_us(name) || NO_TRAILERS.iter().any(|other| name.eq_ignore_ascii_case(other)))
+        self.whose == Whose::Visitors && is_no_trailer(std::str::from_utf8(trailer).unwrap_or_default())
     }
 
     /// Consumes some of `bytes` (not empty); says how many, and whether they are content.
@@ -210,6 +208,11 @@ impl Chunks {
         };
         Ok((1, false))
     }
+}
+
+/// What a visitor may not send behind its body, in either version of HTTP.
+pub fn is_no_trailer(name: &str) -> bool {
+    is_said_by_us(name) || NO_TRAILERS.iter().any(|other| name.eq_ignore_ascii_case(other))
 }
 
 /// What may stand in a value (RFC 9110 section 5.5).

@@ -6,7 +6,10 @@ use http::{HeaderMap, Method, header, request::Parts};
 
 use crate::{
     active_stream::ActiveStream,
-    edge::h1::{framing::Body, request::put_field},
+    edge::h1::{
+        framing::{Body, is_no_trailer},
+        request::put_field,
+    },
     error::Refusal,
     io::within,
     limits::VISITOR_STALL,
@@ -99,11 +102,28 @@ impl Upload {
     }
 }
 
+/// A visitor's trailers are held to the same rule as in HTTP/1; here they can still be left out.
 fn last_chunk(trailers: Option<&HeaderMap>) -> Bytes {
     let mut end = BytesMut::from(&b"0\r\n"[..]);
-    for (name, value) in trailers.into_iter().flatten() {
+    let all = trailers.into_iter().flatten();
+    for (name, value) in all.filter(|(name, _)| !is_no_trailer(name.as_str())) {
         put_field(&mut end, name.as_str(), value.as_bytes());
     }
     end.extend_from_slice(b"\r\n");
     end.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    #[test]
+    fn trailers_that_frame_or_name_the_visitor_are_left_out() {
+        let mut trailers = HeaderMap::new();
+        for name in ["x-sum", "content-length", "host", "x-forwarded-for"] {
+            trailers.append(name, "7".parse().unwrap());
+        }
+        assert_eq!(super::last_chunk(Some(&trailers)), "0\r\nx-sum: 7\r\n\r\n");
+        assert_eq!(super::last_chunk(None), "0\r\n\r\n");
+    }
 }
