@@ -1,13 +1,15 @@
 //! One thread's connections. A client connection lives on one shard with all its streams, so an exchange
 //! never crosses threads and takes no lock.
 
-use std::{cell::RefCell, collections::HashMap, rc::Rc};
+use std::{cell::RefCell, rc::Rc};
+
+use rustc_hash::FxHashMap;
 
 use crate::active_stream::{Connection, ConnectionId};
 
 #[derive(Default)]
 pub struct Shard {
-    connections: RefCell<HashMap<ConnectionId, Rc<Connection>>>,
+    connections: RefCell<FxHashMap<ConnectionId, Rc<Connection>>>,
 }
 
 impl Shard {

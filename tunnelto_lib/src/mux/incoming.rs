@@ -90,6 +90,7 @@ impl Mux {
             let refusal =
                 Refusal { code: "too_many".into(), message: "too many streams".into(), retry_after: Some(1) };
             cell.abort = Some(Abort::refused(&refusal, state.settings.protocol));
+            cell.is_listed = false;
             let shared = Rc::new(RefCell::new(cell));
             state.outbox.urgent(&shared, &mut shared.borrow_mut());
             return None;

@@ -13,13 +13,14 @@ mod stream;
 
 use std::{
     cell::RefCell,
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     rc::Rc,
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use rustc_hash::FxHashMap;
 
 use crate::{
     credit::{ReceiveWindow, SendCredit},
@@ -73,7 +74,7 @@ pub struct Mux {
 
 struct State {
     settings: Settings,
-    streams: HashMap<StreamId, SharedCell>,
+    streams: FxHashMap<StreamId, SharedCell>,
     last_id: u64,
     outbox: Outbox,
     /// Bytes that windows have grown by.
@@ -104,7 +105,7 @@ impl Mux {
         Self {
             state: Rc::new(RefCell::new(State {
                 settings,
-                streams: HashMap::new(),
+                streams: FxHashMap::default(),
                 // The published client keeps its streams over reconnects and would take a new server's first stream
                 // for one of the old server's. The top bit is for ids that clients open.
                 last_id: rand::random::<u64>() >> 2,
@@ -163,7 +164,12 @@ impl Mux {
             let mut state = self.state.borrow_mut();
             state.closed = true;
             state.outbox.stop();
-            state.streams.drain().map(|(_, cell)| cell).collect()
+            state
+                .streams
+                .drain()
+                .map(|(_, cell)| cell)
+                .inspect(|cell| cell.borrow_mut().is_listed = false)
+                .collect()
         };
         for cell in cells {
             cell.borrow_mut().end(Ended::Lost);
@@ -256,7 +262,8 @@ impl State {
 
     /// Forgets a stream that both sides have finished, or that one side has aborted.
     fn remove(&mut self, cell: &mut Cell) {
-        if self.streams.remove(&cell.id).is_some() {
+        if std::mem::take(&mut cell.is_listed) {
+            self.streams.remove(&cell.id);
             self.grown -= cell.window.grown();
         }
     }

@@ -65,6 +65,8 @@ pub(super) struct Cell {
     pub abort: Option<Abort>,
     /// Nobody reads any more; what comes is thrown away.
     pub is_detached: bool,
+    /// Whether the connection knows the stream: neither finished nor aborted.
+    pub is_listed: bool,
     /// Whether the stream stands in the outbox's queues.
     pub in_turn: bool,
     pub is_urgent: bool,
@@ -203,7 +205,7 @@ impl Stream {
         }
         let grown = cell.window.grown();
         let grant = cell.window.consumed(bytes, Instant::now());
-        if cell.ended.is_none() && state.streams.contains_key(&cell.id) {
+        if cell.is_listed {
             state.grown = state.grown + cell.window.grown() - grown;
         }
         if grant > 0 && cell.ended.is_none() && !cell.received_end {
@@ -280,7 +282,7 @@ impl Stream {
         cell.end(ended);
         let mut state = self.mux.state.borrow_mut();
         state.read(std::mem::take(&mut cell.unread));
-        let known = state.streams.contains_key(&cell.id);
+        let known = cell.is_listed;
         state.remove(&mut cell);
         // Either both Init and the abort are written, or neither.
         if known && !silent && !never_opened {
@@ -329,6 +331,7 @@ impl Cell {
             grant: 0,
             abort: None,
             is_detached: false,
+            is_listed: true,
             in_turn: false,
             is_urgent: false,
             ended: None,

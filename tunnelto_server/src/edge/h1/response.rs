@@ -1,10 +1,10 @@
 //! The local service's answer head: read, and written as the visitor gets it.
 
-use std::time::Duration;
+use std::{mem::MaybeUninit, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::Method;
-use httparse::{EMPTY_HEADER, Header, Status};
+use httparse::{Header, Status};
 
 use super::{
     framing::{Body, Whose},
@@ -33,9 +33,10 @@ pub struct BadAnswer;
 impl ResponseHead {
     /// Takes a head off the front of `bytes`; `None` while it is incomplete.
     pub fn parse(bytes: &mut Bytes, method: &Method, visitor: Version) -> Result<Option<Self>, BadAnswer> {
-        let mut slots = [EMPTY_HEADER; MAX_FIELDS];
-        let mut response = httparse::Response::new(&mut slots);
-        let size = match response.parse(bytes) {
+        let mut slots = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+        let mut response = httparse::Response::new(&mut []);
+        let parser = httparse::ParserConfig::default();
+        let size = match parser.parse_response_with_uninit_headers(&mut response, bytes, &mut slots) {
             Ok(Status::Complete(size)) => size,
             Ok(Status::Partial) => return Ok(None),
             Err(_) => return Err(BadAnswer),
@@ -47,8 +48,7 @@ impl ResponseHead {
         let unchunked = visitor == Version::Http10;
 
         let mut onward = BytesMut::with_capacity(size + 64);
-        let status_line = format!("HTTP/1.1 {status} {}\r\n", response.reason.unwrap_or_default());
-        onward.extend_from_slice(status_line.as_bytes());
+        put_status_line(&mut onward, status, response.reason.unwrap_or_default());
         let mut has_length = false;
         for field in response.headers.iter() {
             // The same length twice is one.
@@ -170,6 +170,15 @@ impl<'h> Fields<'h> {
         let switching = status == 101 && name.eq_ignore_ascii_case("upgrade");
         !switching && is_hop_by_hop(name, &self.options)
     }
+}
+
+/// `status` has three digits, or else it would not have been read.
+fn put_status_line(out: &mut BytesMut, status: u16, reason: &str) {
+    let digit = |place| b'0' + (status / place % 10) as u8;
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(&[digit(100), digit(10), digit(1), b' ']);
+    out.extend_from_slice(reason.as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 /// `timeout=5, max=100`
