@@ -14,6 +14,7 @@ use tokio::{
 use tunnelto_lib::{
     hello::{ClientHello, Refusal, ServerHello, Success},
     read_buffer::ReadBuffer,
+    socket,
     ws::{Decoder, Message, Opcode, Role, WsError, accept_value, new_key, put_frame_head},
 };
 
@@ -176,7 +177,7 @@ fn accepted(answer: ServerHello) -> Result<Success, ConnectError> {
 }
 
 fn prepare(socket: &TcpStream) -> io::Result<()> {
-    socket.set_nodelay(true)?;
+    socket::prepare(SockRef::from(socket), socket.peer_addr()?.ip())?;
     #[cfg(target_os = "linux")]
     SockRef::from(socket).set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! The tunnelto wire protocol, without sockets and without server words.
+//! The tunnelto wire protocol, for both ends.
 //!
 //! A client opens a WebSocket at `/wormhole`, says a [`hello::ClientHello`] and is answered by a
 //! [`hello::ServerHello`]. From then on every binary message is one [`packet::Packet`]: a tag byte, an
@@ -30,6 +30,7 @@ pub mod packet;
 pub mod credit;
 
 pub mod read_buffer;
+pub mod socket;
 
 pub mod backlog;
 pub mod ws;

@@ -3,12 +3,14 @@
 use std::{cell::Cell, io, net::SocketAddr, time::Duration};
 
 use rustls::pki_types::ServerName;
+use socket2::SockRef;
 use tokio::{
     io::DuplexStream,
     net::{TcpStream, UnixStream},
     time::timeout,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
+use tunnelto_lib::socket;
 
 use super::{
     files,
@@ -91,8 +93,9 @@ impl Dialer {
         let last = self.last.get();
         addresses.sort_by_key(|address| Some(*address) != last);
         let socket = resolve::connect(&addresses).await?;
-        self.last.set(socket.peer_addr().ok());
-        socket.set_nodelay(true)?;
+        let peer = socket.peer_addr()?;
+        self.last.set(Some(peer));
+        socket::prepare(SockRef::from(&socket), peer.ip())?;
         Ok(socket)
     }
 }

@@ -11,6 +11,7 @@ use std::{
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tunnelto_lib::socket;
 
 use crate::{config::Bind, limits::ACCEPT_PAUSE};
 
@@ -86,7 +87,7 @@ impl Door {
             }
             match self.listener.accept().await {
                 Ok((socket, peer)) => {
-                    prepare(&socket);
+                    prepare(&socket, peer);
                     let place = Place::take(&self.taken);
                     return Accepted { socket, peer: canonical(peer), place };
                 }
@@ -131,11 +132,11 @@ impl Drop for Place {
     }
 }
 
-fn prepare(socket: &TcpStream) {
+fn prepare(socket: &TcpStream, peer: SocketAddr) {
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
     let socket = SockRef::from(socket);
     // A socket that is already gone fails here and is noticed at its first read.
-    let _ = socket.set_tcp_nodelay(true).and_then(|()| socket.set_tcp_keepalive(&keepalive));
+    let _ = socket.set_tcp_keepalive(&keepalive).and_then(|()| socket::prepare(socket, peer.ip()));
 }
 
 fn canonical(peer: SocketAddr) -> SocketAddr {
