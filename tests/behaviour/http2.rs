@@ -1,54 +1,26 @@
 //! HTTP/2 by prior knowledge towards visitors.
 
-use bytes::Bytes;
-use h2::client::SendRequest;
-use http::{HeaderMap, Request, Response};
-use tests::{eventually::soon, origin::Origin, server::Server, stack::Stack};
-use tokio::net::TcpStream;
-
-async fn connect(server: &Server) -> SendRequest<Bytes> {
-    let socket = TcpStream::connect(server.visitors).await.unwrap();
-    let (sender, connection) = soon("the handshake", h2::client::handshake(socket)).await.unwrap();
-    tokio::spawn(connection);
-    sender
-}
-
-struct Got {
-    response: Response<()>,
-    body: Vec<u8>,
-    trailers: Option<HeaderMap>,
-}
-
-async fn ask(sender: &SendRequest<Bytes>, request: Request<()>, body: Option<&[u8]>) -> Got {
-    let mut sender = soon("room for a request", sender.clone().ready()).await.unwrap();
-    let (answer, mut sending) = sender.send_request(request, body.is_none()).unwrap();
-    if let Some(body) = body {
-        sending.send_data(Bytes::copy_from_slice(body), true).unwrap();
-    }
-    let (parts, mut coming) = soon("an answer", answer).await.unwrap().into_parts();
-    let mut body = Vec::new();
-    while let Some(data) = soon("its body", coming.data()).await {
-        let data = data.unwrap();
-        let _ = coming.flow_control().release_capacity(data.len());
-        body.extend_from_slice(&data);
-    }
-    let trailers = coming.trailers().await.unwrap();
-    Got { response: Response::from_parts(parts, ()), body, trailers }
-}
+use http::Request;
+use tests::{
+    eventually::soon,
+    http2::{Asker, request_to},
+    origin::Origin,
+    stack::Stack,
+};
 
 fn request(method: &str, path: &str) -> Request<()> {
-    Request::builder().method(method).uri(format!("http://web.localhost{path}")).body(()).unwrap()
+    request_to("web", method, path)
 }
 
 #[tokio::test]
 async fn requests_side_by_side() {
     let stack = Stack::start(Origin::echo().await).await;
-    let sender = connect(&stack.server).await;
+    let sender = Asker::connect(&stack.server).await;
     let asks = (0..50).map(|index| {
         let sender = sender.clone();
         tokio::spawn(async move {
             let body = vec![b'x'; index * 1000];
-            let got = ask(&sender, request("POST", &format!("/{index}")), Some(&body)).await;
+            let got = sender.ask(request("POST", &format!("/{index}")), Some(&body)).await;
             assert_eq!(got.response.status(), 200);
             assert!(got.body == [format!("POST /{index} ").into_bytes(), body].concat());
         })
@@ -61,13 +33,13 @@ async fn requests_side_by_side() {
 #[tokio::test]
 async fn the_local_service_gets_an_http_1_1_request() {
     let stack = Stack::start(Origin::echo().await).await;
-    let sender = connect(&stack.server).await;
+    let sender = Asker::connect(&stack.server).await;
     let mut asking = request("GET", "/x?y=1");
     for cookie in ["a=1", "b=2"] {
         asking.headers_mut().append("cookie", cookie.parse().unwrap());
     }
     asking.headers_mut().append("x-forwarded-for", "6.6.6.6".parse().unwrap());
-    assert_eq!(ask(&sender, asking, None).await.body, b"GET /x?y=1 ");
+    assert_eq!(sender.ask(asking, None).await.body, b"GET /x?y=1 ");
     let seen = &stack.origin.requests()[0];
     assert!(seen.head.starts_with("GET /x?y=1 HTTP/1.1\r\nHost: web.localhost\r\n"), "{}", seen.head);
     assert_eq!(seen.field("cookie"), Some("a=1; b=2"));
@@ -85,8 +57,8 @@ async fn chunks_become_frames_and_trailers_are_kept() {
     })
     .await;
     let stack = Stack::start(origin).await;
-    let sender = connect(&stack.server).await;
-    let got = ask(&sender, request("GET", "/"), None).await;
+    let sender = Asker::connect(&stack.server).await;
+    let got = sender.ask(request("GET", "/"), None).await;
     assert_eq!((got.body.as_slice(), got.response.headers()["x-a"].as_bytes()), (&b"bodyend"[..], &b"1"[..]));
     assert!(!got.response.headers().contains_key("transfer-encoding"));
     let trailers = got.trailers.unwrap();
@@ -100,12 +72,12 @@ async fn chunks_become_frames_and_trailers_are_kept() {
 #[tokio::test]
 async fn refusals_and_head() {
     let stack = Stack::start(Origin::echo().await).await;
-    let sender = connect(&stack.server).await;
+    let sender = Asker::connect(&stack.server).await;
     let unknown = Request::builder().uri("http://nobody.localhost/").body(()).unwrap();
-    let got = ask(&sender, unknown, None).await;
+    let got = sender.ask(unknown, None).await;
     assert_eq!((got.response.status().as_u16(), got.body.as_slice()), (404, &b"Error: Tunnel Not Found"[..]));
     assert_eq!(got.response.headers()["tunnelto-error"], "tunnel_not_found");
-    let got = ask(&sender, request("HEAD", "/"), None).await;
+    let got = sender.ask(request("HEAD", "/"), None).await;
     assert_eq!((got.response.status().as_u16(), got.body.len()), (200, 0));
     assert_eq!(got.response.headers()["content-length"], "7");
 }
@@ -118,7 +90,7 @@ async fn a_truncated_answer_is_a_reset() {
     })
     .await;
     let stack = Stack::start(origin).await;
-    let mut sender = connect(&stack.server).await.ready().await.unwrap();
+    let mut sender = Asker::connect(&stack.server).await.0.ready().await.unwrap();
     let (answer, _) = sender.send_request(request("GET", "/"), true).unwrap();
     // The Reset may overtake the head.
     let end = match soon("an answer", answer).await {
@@ -140,7 +112,7 @@ async fn a_truncated_answer_is_a_reset() {
 #[tokio::test]
 async fn a_flood_of_resets_ends_the_connection() {
     let stack = Stack::start(Origin::echo().await).await;
-    let mut sender = connect(&stack.server).await;
+    let mut sender = Asker::connect(&stack.server).await.0;
     let mut opened = 0;
     while opened < 10_000 {
         let Ok(ready) = sender.ready().await else { break };
@@ -153,6 +125,6 @@ async fn a_flood_of_resets_ends_the_connection() {
         opened += 1;
     }
     assert!(opened < 10_000, "the connection took them all");
-    let other = connect(&stack.server).await;
-    assert_eq!(ask(&other, request("GET", "/"), None).await.response.status(), 200);
+    let other = Asker::connect(&stack.server).await;
+    assert_eq!(other.ask(request("GET", "/"), None).await.response.status(), 200);
 }

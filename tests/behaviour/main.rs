@@ -14,5 +14,6 @@ mod packaging;
 mod protocol_1;
 mod protocol_2;
 mod published;
+mod shards;
 mod stopping;
 mod upgrade;

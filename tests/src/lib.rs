@@ -10,6 +10,7 @@ pub mod part;
 pub mod client;
 pub mod server;
 
+pub mod http2;
 pub mod origin;
 pub mod visitor;
 

@@ -14,17 +14,29 @@ use tunnelto_lib::{
     mux::{Mux, OpenError, Stream},
 };
 
-use crate::limits::{IDLE_STREAM, MAX_IDLE_STREAMS, SETTLED};
+use crate::{
+    gauge::{Counted, Gauge},
+    limits::{IDLE_STREAM, MAX_IDLE_STREAMS, SETTLED},
+};
 
-/// Identifies a connection within this instance.
+/// Identifies a shard within this instance: its place in the row of mailboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionId(pub u64);
+pub struct ShardId(pub usize);
+
+/// Identifies a connection within this instance, and where it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId {
+    pub shard: ShardId,
+    pub number: u64,
+}
 
 /// A client's connection and the streams on it that wait for their next request.
 pub struct Connection {
     pub id: ConnectionId,
     mux: Mux,
     idle: RefCell<Vec<Idle>>,
+    /// Exchanges under way on it, for whoever has to choose between connections.
+    load: Gauge,
 }
 
 struct Idle {
@@ -50,11 +62,12 @@ pub struct ActiveStream {
     connection: Rc<Connection>,
     /// Exchanges before this one.
     served: u32,
+    _busy: Counted,
 }
 
 impl Connection {
-    pub fn new(id: ConnectionId, mux: Mux) -> Rc<Self> {
-        Rc::new(Self { id, mux, idle: RefCell::default() })
+    pub fn new(id: ConnectionId, mux: Mux, load: Gauge) -> Rc<Self> {
+        Rc::new(Self { id, mux, idle: RefCell::default(), load })
     }
 
     /// Takes an idle stream, or opens a new one.
@@ -64,7 +77,7 @@ impl Connection {
         about: impl FnOnce() -> Init,
     ) -> Result<ActiveStream, OpenError> {
         if let Some(Idle { stream, served, .. }) = self.take_idle(reuse, Instant::now()) {
-            return Ok(ActiveStream { stream, connection: self.clone(), served });
+            return Ok(self.active(stream, served));
         }
         let about = match self.protocol() {
             1 => Bytes::new(),
@@ -75,16 +88,15 @@ impl Connection {
             self.idle.borrow_mut().clear();
             if error == OpenError::TooMany { self.mux.open(about) } else { Err(error) }
         })?;
-        Ok(ActiveStream { stream, connection: self.clone(), served: 0 })
+        Ok(self.active(stream, 0))
+    }
+
+    fn active(self: &Rc<Self>, stream: Stream, served: u32) -> ActiveStream {
+        ActiveStream { stream, connection: self.clone(), served, _busy: self.load.enter() }
     }
 
     pub fn protocol(&self) -> u8 {
         self.mux.protocol()
-    }
-
-    /// Streams that exchanges are using.
-    pub fn in_flight(&self) -> usize {
-        self.mux.open_streams().saturating_sub(self.idle.borrow().len())
     }
 
     /// Ends streams that have been idle for too long.
@@ -137,7 +149,7 @@ impl ActiveStream {
     /// The exchange is over and the local service keeps its connection, for `keep_alive` if it said so: the stream waits for
     /// the next one.
     pub fn give_back(self, keep_alive: Option<Duration>) {
-        let Self { stream, connection, served } = self;
+        let Self { stream, connection, served, _busy } = self;
         // One second before the service hangs up, so that a request does not cross its goodbye.
         let limit = keep_alive
             .map_or(IDLE_STREAM, |said| said.saturating_sub(Duration::from_secs(1)).min(IDLE_STREAM));

@@ -37,7 +37,7 @@ pub enum CommandError {
     Secret(#[from] SecretError),
     #[error("{0}; is another server running? Each door has its setting: PORT, CTRL_PORT, NET_PORT")]
     Bind(#[from] BindError),
-    #[error("could not start the runtime: {0}")]
+    #[error("the system refused: {0}")]
     Io(#[from] std::io::Error),
 }
 
@@ -74,7 +74,7 @@ pub fn serve(settings: Settings) -> Result<ExitCode, CommandError> {
         );
         publish(&bound.addresses)?;
         tokio::task::spawn_local(stop_on_signals(shutdown.clone()));
-        bound.run(shutdown).await;
+        bound.run(shutdown).await?;
         Ok(ExitCode::SUCCESS)
     })
 }

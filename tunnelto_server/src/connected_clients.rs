@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -23,7 +23,8 @@ use tunnelto_lib::name::Label;
 use uuid::Uuid;
 
 use crate::{
-    active_stream::ConnectionId,
+    active_stream::{ConnectionId, ShardId},
+    gauge::{Counted, Gauge},
     limits::{MAX_PARKED, MAX_PARKED_NAME},
 };
 
@@ -34,7 +35,7 @@ pub struct Owner(pub Arc<str>);
 pub struct ConnectedClients {
     names: DashMap<Label, Record>,
     last_id: AtomicU64,
-    parked: Arc<AtomicUsize>,
+    parked: Gauge,
     grace: Duration,
 }
 
@@ -47,13 +48,15 @@ struct Record {
     away_since: Option<Instant>,
     /// Told when a member comes, or when the name is given up.
     returned: Arc<Notify>,
-    parked: Arc<AtomicUsize>,
+    parked: Gauge,
 }
 
 /// One connection that serves a name.
 #[derive(Clone, Debug)]
 pub struct Member {
     pub connection: ConnectionId,
+    /// Exchanges under way on it.
+    pub load: Gauge,
     /// Which of its session's connections it is.
     pub number: u16,
     pub client_id: Arc<str>,
@@ -114,9 +117,9 @@ pub enum Farewell {
     None,
 }
 
-pub enum Found {
-    /// Connections, never none.
-    Here(Vec<ConnectionId>),
+pub enum Found<T> {
+    /// What was chosen among the connections that serve it.
+    Here(T),
     /// Nobody serves it just now.
     Away(Parking),
     /// Nobody serves it, and nobody else can wait for it.
@@ -128,16 +131,17 @@ pub enum Found {
 pub struct Parking {
     returned: OwnedNotified,
     until: Instant,
-    counters: [Arc<AtomicUsize>; 2],
+    /// Of the name's, and of all.
+    _places: (Counted, Counted),
 }
 
 impl ConnectedClients {
     pub fn new(grace: Duration) -> Self {
-        Self { names: DashMap::new(), last_id: AtomicU64::new(0), parked: Arc::default(), grace }
+        Self { names: DashMap::new(), last_id: AtomicU64::new(0), parked: Gauge::default(), grace }
     }
 
-    pub fn next_id(&self) -> ConnectionId {
-        ConnectionId(self.last_id.fetch_add(1, Ordering::Relaxed) + 1)
+    pub fn next_id(&self, shard: ShardId) -> ConnectionId {
+        ConnectionId { shard, number: self.last_id.fetch_add(1, Ordering::Relaxed) + 1 }
     }
 
     /// Grants a name by the rules of docs/protocol.md, "Names survive".
@@ -194,26 +198,21 @@ impl ConnectedClients {
         }
     }
 
-    pub fn find(&self, name: &Label, now: Instant) -> Found {
+    /// Who serves `name`; `choose` is shown its connections, of which there is at least one.
+    pub fn find<T>(&self, name: &Label, now: Instant, choose: impl FnOnce(&[Member]) -> T) -> Found<T> {
         let Some(record) = self.names.get(name) else { return Found::Nowhere };
         let Some(since) = record.away_since else {
-            return Found::Here(record.members.iter().map(|member| member.connection).collect());
+            return Found::Here(choose(&record.members));
         };
         if record.is_over(self.grace, now) {
             return Found::Nowhere;
         }
-        let counters = [record.parked.clone(), self.parked.clone()];
-        let places = [MAX_PARKED_NAME, MAX_PARKED];
-        if counters.iter().zip(places).any(|(count, most)| count.load(Ordering::Relaxed) >= most) {
-            return Found::Full;
-        }
-        for counter in &counters {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
+        let of_name = record.parked.try_enter(MAX_PARKED_NAME);
+        let Some(places) = of_name.zip(self.parked.try_enter(MAX_PARKED)) else { return Found::Full };
         Found::Away(Parking {
             returned: record.returned.clone().notified_owned(),
             until: since + self.grace,
-            counters,
+            _places: places,
         })
     }
 
@@ -251,7 +250,7 @@ impl Record {
             members: vec![member],
             away_since: None,
             returned: Arc::default(),
-            parked: Arc::default(),
+            parked: Gauge::default(),
         }
     }
 
@@ -287,18 +286,9 @@ impl Member {
 
 impl Parking {
     /// Whether the name may have come back before the grace was over.
-    pub async fn wait(mut self) -> bool {
-        let until = self.until.into();
-        let returned = std::mem::replace(&mut self.returned, Arc::<Notify>::default().notified_owned());
-        timeout_at(until, returned).await.is_ok()
-    }
-}
-
-impl Drop for Parking {
-    fn drop(&mut self) {
-        for counter in &self.counters {
-            counter.fetch_sub(1, Ordering::Relaxed);
-        }
+    pub async fn wait(self) -> bool {
+        let Self { returned, until, _places } = self;
+        timeout_at(until.into(), returned).await.is_ok()
     }
 }
 
@@ -315,8 +305,13 @@ mod tests {
 
     fn client(clients: &ConnectedClients, owner: &str, session: Option<u128>) -> Client {
         let (sender, orders) = mpsc::channel(4);
-        let member =
-            Member { connection: clients.next_id(), number: 0, client_id: "id".into(), orders: sender };
+        let member = Member {
+            connection: clients.next_id(ShardId(0)),
+            load: Gauge::default(),
+            number: 0,
+            client_id: "id".into(),
+            orders: sender,
+        };
         let claim = Claim {
             name: Label::parse("web").unwrap(),
             owner: Owner(owner.into()),
@@ -332,8 +327,13 @@ mod tests {
         clients.claim(client.claim.clone(), Holder::Unknown, now)
     }
 
+    fn find(clients: &ConnectedClients, client: &Client, now: Instant) -> Found<()> {
+        clients.find(&client.claim.name, now, |_| ())
+    }
+
     fn here(clients: &ConnectedClients, now: Instant) -> Vec<ConnectionId> {
-        match clients.find(&Label::parse("web").unwrap(), now) {
+        let all = |members: &[Member]| members.iter().map(|member| member.connection).collect();
+        match clients.find(&Label::parse("web").unwrap(), now, all) {
             Found::Here(connections) => connections,
             _ => vec![],
         }
@@ -404,7 +404,7 @@ mod tests {
         let ann = client(&clients, "ann", None);
         assert!(matches!(claim(&clients, &ann, now), Verdict::Granted));
         clients.depart(&ann.claim.name, ann.claim.member.connection, Farewell::Said, now);
-        assert!(matches!(clients.find(&ann.claim.name, now), Found::Nowhere));
+        assert!(matches!(find(&clients, &ann, now), Found::Nowhere));
     }
 
     #[test]
@@ -413,10 +413,10 @@ mod tests {
         let ann = client(&clients, "ann", None);
         assert!(matches!(claim(&clients, &ann, now), Verdict::Granted));
         clients.depart(&ann.claim.name, ann.claim.member.connection, Farewell::None, now);
-        let places: Vec<_> = (0..MAX_PARKED_NAME).map(|_| clients.find(&ann.claim.name, now)).collect();
+        let places: Vec<_> = (0..MAX_PARKED_NAME).map(|_| find(&clients, &ann, now)).collect();
         assert!(places.iter().all(|found| matches!(found, Found::Away(_))));
-        assert!(matches!(clients.find(&ann.claim.name, now), Found::Full));
+        assert!(matches!(find(&clients, &ann, now), Found::Full));
         drop(places);
-        assert!(matches!(clients.find(&ann.claim.name, now), Found::Away(_)));
+        assert!(matches!(find(&clients, &ann, now), Found::Away(_)));
     }
 }

@@ -10,31 +10,19 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use tokio::{
-    net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-};
+use tokio::net::TcpStream;
 use tunnelto_lib::ws::accept_value;
 use warp::{Filter, Reply, filters::BoxedFilter, reply::Response};
 
 use crate::{
+    edge::handover::Mailboxes,
+    gauge::Gauge,
     io::Rewind,
     limits::{CONTROL_HEAD, CONTROL_HEAD_TIME},
     network::health,
     policy::Chain,
     shutdown::Shutdown,
 };
-
-/// A client's socket behind the opening handshake, and what was read of it.
-pub struct Wormhole {
-    pub socket: TcpStream,
-    pub first: Bytes,
-    /// One of a bounded number of clients.
-    pub place: OwnedSemaphorePermit,
-}
-
-/// Connections upgraded and not yet taken by their shard.
-pub const WAITING: usize = 256;
 
 /// What answers on the clients' door.
 #[derive(Clone)]
@@ -44,8 +32,8 @@ pub struct ControlServer {
 
 impl ControlServer {
     /// At most `most` clients are connected at once.
-    pub fn new(wormholes: mpsc::Sender<Wormhole>, most: usize, chain: Chain, shutdown: Shutdown) -> Self {
-        let places = Arc::new(Semaphore::new(most));
+    pub fn new(mailboxes: Mailboxes, most: usize, chain: Chain, shutdown: Shutdown) -> Self {
+        let clients = Gauge::default();
         let health = health::route(shutdown.clone());
         let chain = Arc::new(chain);
         let wormhole = warp::path!("wormhole")
@@ -61,15 +49,17 @@ impl ControlServer {
                     return unavailable("draining");
                 }
                 let Some(upgrade) = upgrade else { return not_a_handshake() };
-                // A full queue means a busy server, and so does a shard that is gone.
-                let Ok(permit) = wormholes.clone().try_reserve_owned() else { return unavailable("busy") };
-                let Ok(place) = places.clone().try_acquire_owned() else { return unavailable("full") };
+                // A full mailbox means a busy server, and so does a shard that is gone.
+                let Some(slot) = mailboxes.for_client() else { return unavailable("busy") };
+                let Some(place) = clients.try_enter(most) else { return unavailable("full") };
                 let response = accept(&headers);
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                     // Ends with the connection at the latest.
                     tokio::spawn(async move {
-                        if let Some((socket, first)) = upgraded(upgrade).await {
-                            permit.send(Wormhole { socket, first, place });
+                        if let Some((socket, first)) = upgraded(upgrade).await
+                            && let Err(error) = slot.send(socket, first, place)
+                        {
+                            tracing::debug!(%error, "client not handed over");
                         }
                     });
                 }

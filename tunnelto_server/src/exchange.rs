@@ -24,6 +24,8 @@ pub struct Exchange {
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub outcome: Outcome,
+    /// It has come from another shard.
+    pub has_moved: bool,
     is_recorded: bool,
 }
 
@@ -52,8 +54,14 @@ impl Exchange {
             bytes_in: 0,
             bytes_out: 0,
             outcome: Outcome::Aborted,
+            has_moved: false,
             is_recorded: false,
         }
+    }
+
+    /// Another shard goes on with it and records it.
+    pub fn move_on(&mut self) {
+        self.is_recorded = true;
     }
 
     /// Writes the line now instead of at the end.

@@ -2,6 +2,7 @@
 //! verbs (see `remote`). Modules are listed from foundation to roof; a module uses only those before it.
 //! `docs/ARCHITECTURE.md` draws the picture.
 
+pub mod gauge;
 pub mod io;
 pub mod limits;
 pub mod sign;
@@ -36,6 +37,8 @@ pub mod control;
 
 pub mod control_server;
 pub mod remote;
+
+pub mod worker;
 
 pub mod server;
 

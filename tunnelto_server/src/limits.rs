@@ -74,6 +74,12 @@ pub const MAX_VISITORS: usize = 16_384;
 /// Client connections at once.
 pub const MAX_CLIENTS: usize = 16_384;
 
+/// Connections from other instances and their health checks.
+pub const MAX_PEERS: usize = 1024;
+
+/// How long sessions may take to say goodbye at the end.
+pub const GOODBYE: Duration = Duration::from_secs(2);
+
 /// Streams that a client of protocol 1 is given at once; a client of protocol 2 says its own number.
 pub const PROTOCOL_1_STREAMS: usize = 4096;
 

@@ -3,27 +3,30 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use tokio::io::AsyncWriteExt;
-use tunnelto_lib::name::Hostname;
+use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tunnelto_lib::{name::Hostname, read_buffer::ReadBuffer};
 
 use crate::{
-    active_stream::Reuse,
+    active_stream::{Reuse, ShardId},
     config::Config,
     control_server::ControlServer,
     edge::{
         classify::{Kind, NO_TLS_HERE, classify},
         forwarded::TrustedProxies,
-        h1, h2,
-        handler::{Busy, Handler, Health, InProgress, Opening},
+        h1::{self, Elsewhere, HandOver},
+        h2,
+        handler::{Handler, Health, Opening},
+        handover::{Mailboxes, MovedVisitor, Parcel},
         listener::Accepted,
     },
     error::Refusal,
     exchange::Exchange,
+    gauge::{Counted, Gauge},
     policy::Chain,
-    pool::Pool,
+    pool::{Moving, Pool},
     routing::{Destination, Table},
     shutdown::Shutdown,
-    upstream::tunnel,
+    upstream::tunnel::{self, Opened},
 };
 
 /// Serves visitors of one shard.
@@ -34,8 +37,10 @@ pub struct Remote {
     pub pool: Pool,
     pub proxies: TrustedProxies,
     pub control: ControlServer,
+    pub mailboxes: Mailboxes,
     pub shutdown: Shutdown,
-    pub in_progress: InProgress,
+    /// Exchanges under way.
+    pub in_progress: Gauge,
 }
 
 impl Remote {
@@ -44,15 +49,33 @@ impl Remote {
         let accepted = classified.accepted;
         match classified.kind {
             Kind::Http2 => h2::serve(accepted, classified.first, self).await,
-            Kind::Http1 | Kind::Unknown => {
-                if let Some(client) = h1::serve(accepted, classified.first, &*self).await {
-                    self.control.clone().serve(client.socket, client.first, client.peer).await;
-                }
-            }
+            Kind::Http1 | Kind::Unknown => self.serve_http1(accepted, classified.first, None).await,
             Kind::Tls => {
                 let mut socket = accepted.socket;
                 // Whoever speaks TLS to a plain port may be gone already.
                 let _ = socket.write_all(&NO_TLS_HERE).await;
+            }
+        }
+    }
+
+    /// A visitor whose request was read on another shard.
+    pub async fn serve_moved(self: Rc<Self>, moved: MovedVisitor) {
+        let MovedVisitor { socket, first, peer, place, busy } = moved;
+        // Fails only where the runtime is at its end.
+        let Ok(socket) = TcpStream::from_std(socket) else { return };
+        let first = ReadBuffer { bytes: first.into() };
+        self.serve_http1(Accepted { socket, peer, place }, first, Some(busy)).await;
+    }
+
+    async fn serve_http1(&self, accepted: Accepted, first: ReadBuffer, moved: Option<Counted>) {
+        let Some(handed) = h1::serve(accepted, first, moved, self).await else { return };
+        let HandOver { to, socket, first, peer, place, busy } = handed;
+        match to {
+            Elsewhere::Control => self.control.clone().serve(socket, first, peer).await,
+            Elsewhere::Shard(shard) => {
+                let Ok(socket) = socket.into_std() else { return };
+                let moved = MovedVisitor { socket, first, peer, place, busy };
+                self.hand_over(shard, Parcel::Visitor(Box::new(moved))).await;
             }
         }
     }
@@ -67,8 +90,16 @@ impl Handler for Remote {
         };
         exchange.name = Some(routed.name.clone());
         let admitted = self.chain.admit(exchange, routed)?;
-        let chosen = self.pool.choose(admitted).await?;
-        tunnel::open(chosen, reuse, exchange.visitor, host.as_str()).map(Opening::Stream)
+        let moving = if exchange.has_moved { Moving::Unwelcome } else { Moving::Allowed };
+        let chosen = self.pool.choose(admitted, moving).await?;
+        Ok(match tunnel::open(chosen, reuse, exchange.visitor, host.as_str())? {
+            Opened::Stream(stream) => Opening::Stream(stream),
+            Opened::Elsewhere(shard) => Opening::Elsewhere(shard),
+        })
+    }
+
+    async fn hand_over(&self, to: ShardId, parcel: Parcel) {
+        self.mailboxes.send(to, parcel).await;
     }
 
     fn health(&self) -> Health {
@@ -79,8 +110,8 @@ impl Handler for Remote {
         self.shutdown.until_draining().await;
     }
 
-    fn begin(&self) -> Busy {
-        self.in_progress.begin()
+    fn begin(&self) -> Counted {
+        self.in_progress.enter()
     }
 
     fn trusted_proxies(&self) -> &TrustedProxies {

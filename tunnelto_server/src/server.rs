@@ -1,56 +1,52 @@
 //! Wiring: bind the doors, publish their real addresses, run, and stop in the reverse order.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
-    rc::Rc,
+    io,
+    net::{self, Ipv4Addr, SocketAddr},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
-use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
-use tokio_util::task::TaskTracker;
+use tokio::{
+    net::TcpListener,
+    runtime::LocalRuntime,
+    sync::oneshot,
+    task::{JoinSet, spawn_local},
+};
 
 use crate::{
-    auth::Prover,
+    active_stream::ShardId,
     config::{Bind, Config},
     connected_clients::ConnectedClients,
-    control::session::{self, Lobby},
-    control_server::{ControlServer, WAITING, Wormhole},
+    control_server::ControlServer,
     edge::{
-        forwarded::TrustedProxies,
-        handler::InProgress,
-        listener::{BindError, Door, bind},
+        handover::Mailboxes,
+        listener::{BindError, Door, Places, bind, bind_all},
     },
-    limits::{MAX_CLIENTS, MAX_VISITORS},
+    gauge::Gauge,
+    limits::{MAX_CLIENTS, MAX_PEERS, MAX_VISITORS},
     network::server::PeerServer,
     policy::Chain,
-    pool::Pool,
-    remote::Remote,
-    routing::Table,
-    shard::Shard,
     shutdown::Shutdown,
+    worker::{Shared, Worker},
 };
 
 /// How often the drain looks whether anything is still under way.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
-/// How long sessions may take to say goodbye at the end.
-const GOODBYE: Duration = Duration::from_secs(2);
-
 /// How often names whose grace is over are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(1);
-
-/// Connections from other instances and their health checks.
-const MAX_PEERS: usize = 1024;
 
 pub struct Server;
 
 /// A server whose doors are open and that does not serve yet.
 pub struct Bound {
     config: Arc<Config>,
-    visitors: TcpListener,
-    clients: TcpListener,
-    peers: TcpListener,
+    /// One for each shard.
+    visitors: Vec<net::TcpListener>,
+    clients: net::TcpListener,
+    peers: net::TcpListener,
     pub addresses: Addresses,
 }
 
@@ -64,103 +60,98 @@ pub struct Addresses {
 
 impl Server {
     pub fn bind(config: Config) -> Result<Bound, BindError> {
-        let visitors = bind(config.bind, config.port, "visitors (PORT)")?;
-        let clients = bind(config.bind, config.ctrl_port, "clients (CTRL_PORT)")?;
+        let (visitors, visitors_at) = bind_all(config.bind, config.port, config.workers, "visitors (PORT)")?;
+        let (clients, clients_at) = bind(config.bind, config.ctrl_port, "clients (CTRL_PORT)")?;
         // Alone there is nobody to ask, so nobody else may.
         let loopback = Bind::One(Ipv4Addr::LOCALHOST.into());
-        let peers = bind(loopback, config.net_port, "peers (NET_PORT)")?;
-        let address = |listener: &TcpListener, what| {
-            listener.local_addr().map_err(|source| BindError {
-                what,
-                address: ([0, 0, 0, 0], 0).into(),
-                source,
-            })
-        };
-        let addresses = Addresses {
-            visitors: address(&visitors, "visitors (PORT)")?,
-            clients: address(&clients, "clients (CTRL_PORT)")?,
-            peers: address(&peers, "peers (NET_PORT)")?,
-        };
+        let (peers, peers_at) = bind(loopback, config.net_port, "peers (NET_PORT)")?;
+        let addresses = Addresses { visitors: visitors_at, clients: clients_at, peers: peers_at };
         Ok(Bound { config: Arc::new(config), visitors, clients, peers, addresses })
     }
 }
 
 impl Bound {
-    /// Serves until `shutdown` ends. Call it within a local runtime.
-    pub async fn run(self, shutdown: Shutdown) {
-        let config = self.config;
+    /// Serves until `shutdown` ends. Call it within a local runtime, which becomes the first shard's.
+    pub async fn run(self, shutdown: Shutdown) -> io::Result<()> {
+        let Self { config, visitors, clients, peers, addresses } = self;
+        let drain = config.drain;
         let registry = Arc::new(ConnectedClients::new(config.grace));
-        let shard = Rc::new(Shard::default());
         let chain = Chain::new(config.blocked_addresses.clone());
-        let (wormholes, inbox) = mpsc::channel(WAITING);
-        let control = ControlServer::new(wormholes, MAX_CLIENTS, chain.clone(), shutdown.clone());
-        let lobby = Rc::new(Lobby {
-            prover: Prover {
-                auth: config.auth,
-                keys: config.keys.clone(),
-                blocked_names: config.blocked_names.clone(),
-            },
+        let (mailboxes, inboxes) = Mailboxes::new(visitors.len());
+        let control = ControlServer::new(mailboxes.clone(), MAX_CLIENTS, chain.clone(), shutdown.clone());
+        let shared = Shared {
+            config,
             clients: registry.clone(),
-            shard: shard.clone(),
-            shutdown: shutdown.clone(),
-            visitor_port: self.addresses.visitors.port(),
-            config: config.clone(),
-        });
-        let in_progress = InProgress::default();
-        let remote = Rc::new(Remote {
-            in_progress: in_progress.clone(),
-            table: Table::new(config.allowed_hosts.clone()),
             chain,
-            pool: Pool::new(registry.clone(), shard.clone()),
-            proxies: TrustedProxies::new(config.trusted_proxies.clone()),
             control: control.clone(),
+            mailboxes,
             shutdown: shutdown.clone(),
-            config: config.clone(),
-        });
-        let exchanges = TaskTracker::new();
-        let sessions = TaskTracker::new();
+            visitors: Places::new(MAX_VISITORS),
+            visitor_port: addresses.visitors.port(),
+        };
+        let mut in_progress = Vec::new();
+        let mut workers = Vec::new();
+        for (number, (door, inbox)) in visitors.into_iter().zip(inboxes).enumerate() {
+            in_progress.push(Gauge::default());
+            let in_progress = in_progress[number].clone();
+            workers.push(Worker { id: ShardId(number), door, inbox, in_progress, shared: shared.clone() });
+        }
 
         // Started from the inside out: who serves before who lets in.
         let mut loops = JoinSet::new();
         loops.spawn_local(forget_gone(registry.clone()));
-        loops.spawn_local(run_sessions(lobby, inbox, sessions.clone()));
-        let peers = PeerServer::new(registry, shutdown.clone());
-        loops.spawn_local(accept_peers(Door::new(self.peers, MAX_PEERS), peers));
-        loops.spawn_local(accept_clients(Door::new(self.clients, MAX_CLIENTS), control, sessions.clone()));
-        let visitors = Rc::new(Door::new(self.visitors, MAX_VISITORS));
-        loops.spawn_local(accept_visitors(visitors.clone(), remote.clone(), exchanges.clone()));
+        let mut shards = JoinSet::new();
+        for worker in workers {
+            if worker.id == ShardId(0) {
+                shards.spawn_local(worker.run());
+            } else {
+                shards.spawn_local(on_a_thread(worker));
+            }
+        }
+        let peer_server = PeerServer::new(registry, shutdown.clone());
+        let peers = Door::new(TcpListener::from_std(peers)?, Places::new(MAX_PEERS));
+        loops.spawn_local(accept_peers(peers, peer_server));
+        let clients = Door::new(TcpListener::from_std(clients)?, Places::new(MAX_CLIENTS));
+        loops.spawn_local(accept_clients(clients, control));
 
         tokio::select! {
             () = shutdown.until_draining() => {}
             Some(stopped) = loops.join_next() => {
                 tracing::error!(?stopped, "a loop that never ends has ended; stopping");
             }
+            Some(stopped) = shards.join_next() => {
+                tracing::error!(?stopped, "a shard that never ends has ended; stopping");
+            }
         }
         // Stopped from the outside in. New clients are refused from now on (control_server); visitors are served
         // while anything is under way, since their answers may still come.
         shutdown.drain();
-        tracing::info!(limit = ?config.drain, "draining");
-        let deadline = Instant::now() + config.drain;
-        let is_quiet = || in_progress.count() == 0 && shard.in_flight() == 0;
+        tracing::info!(limit = ?drain, "draining");
+        let deadline = Instant::now() + drain;
+        let is_quiet = || in_progress.iter().all(|gauge| gauge.count() == 0);
         until(deadline, &shutdown, is_quiet).await;
-        // Whoever was let in by the system and not yet by us is served as well.
-        let mut late = 0;
-        while let Some(accepted) = visitors.accept_now() {
-            exchanges.spawn_local(remote.clone().serve(accepted));
-            late += 1;
-        }
-        if late > 0 {
-            tokio::time::sleep(DRAIN_LOOK).await;
-            until(deadline, &shutdown, is_quiet).await;
-        }
-        // The doors close, then the sessions say goodbye.
+        // The last ones that wait at the doors have come in by then, and said what they want.
+        tokio::time::sleep(DRAIN_LOOK).await;
+        until(deadline, &shutdown, is_quiet).await;
         loops.shutdown().await;
         shutdown.end();
-        sessions.close();
-        if timeout(GOODBYE, sessions.wait()).await.is_err() {
-            tracing::warn!(left = sessions.len(), "some clients did not take their goodbye");
+        while let Some(stopped) = shards.join_next().await {
+            stopped.map_err(io::Error::other)??;
         }
+        Ok(())
     }
+}
+
+/// Runs a shard on a thread of its own, to its end.
+async fn on_a_thread(worker: Worker) -> io::Result<()> {
+    let (ended, end) = oneshot::channel();
+    let name = format!("shard-{}", worker.id.0);
+    thread::Builder::new().name(name).spawn(move || {
+        let result = LocalRuntime::new().and_then(|runtime| runtime.block_on(worker.run()));
+        // The main thread may be at its end already.
+        let _ = ended.send(result);
+    })?;
+    end.await.map_err(io::Error::other)?
 }
 
 /// Waits for `condition`, until the deadline or the end.
@@ -170,19 +161,12 @@ async fn until(deadline: Instant, shutdown: &Shutdown, condition: impl Fn() -> b
     }
 }
 
-async fn accept_visitors(door: Rc<Door>, remote: Rc<Remote>, exchanges: TaskTracker) {
-    loop {
-        let accepted = door.accept().await;
-        exchanges.spawn_local(remote.clone().serve(accepted));
-    }
-}
-
-async fn accept_clients(door: Door, control: ControlServer, sessions: TaskTracker) {
+async fn accept_clients(door: Door, control: ControlServer) {
     loop {
         let accepted = door.accept().await;
         let control = control.clone();
-        sessions.spawn_local(async move {
-            // The place is given back at the upgrade; from there the wormhole holds one of its own.
+        spawn_local(async move {
+            // The place is given back at the upgrade; from there the client holds one of its own.
             let _place = accepted.place;
             control.serve(accepted.socket, Default::default(), accepted.peer).await;
         });
@@ -193,19 +177,9 @@ async fn accept_peers(door: Door, peers: PeerServer) {
     loop {
         let accepted = door.accept().await;
         let peers = peers.clone();
-        tokio::task::spawn_local(async move {
+        spawn_local(async move {
             let _place = accepted.place;
             peers.serve(accepted.socket).await;
-        });
-    }
-}
-
-async fn run_sessions(lobby: Rc<Lobby>, mut inbox: mpsc::Receiver<Wormhole>, sessions: TaskTracker) {
-    while let Some(wormhole) = inbox.recv().await {
-        let lobby = lobby.clone();
-        sessions.spawn_local(async move {
-            let Wormhole { socket, first, place: _place } = wormhole;
-            session::run(&lobby, socket, first).await;
         });
     }
 }

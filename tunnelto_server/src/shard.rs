@@ -5,14 +5,18 @@ use std::{cell::RefCell, rc::Rc};
 
 use rustc_hash::FxHashMap;
 
-use crate::active_stream::{Connection, ConnectionId};
+use crate::active_stream::{Connection, ConnectionId, ShardId};
 
-#[derive(Default)]
 pub struct Shard {
+    pub id: ShardId,
     connections: RefCell<FxHashMap<ConnectionId, Rc<Connection>>>,
 }
 
 impl Shard {
+    pub fn new(id: ShardId) -> Self {
+        Self { id, connections: RefCell::default() }
+    }
+
     pub fn add(&self, connection: Rc<Connection>) {
         self.connections.borrow_mut().insert(connection.id, connection);
     }
@@ -23,10 +27,5 @@ impl Shard {
 
     pub fn connection(&self, id: ConnectionId) -> Option<Rc<Connection>> {
         self.connections.borrow().get(&id).cloned()
-    }
-
-    /// Exchanges under way on all connections.
-    pub fn in_flight(&self) -> usize {
-        self.connections.borrow().values().map(|connection| connection.in_flight()).sum()
     }
 }

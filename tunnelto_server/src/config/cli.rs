@@ -66,6 +66,11 @@ pub struct Settings {
     #[arg(long, env = "BIND")]
     pub bind: Option<IpAddr>,
 
+    /// Threads that carry visitors and tunnels; one tunnel's traffic stays on one of them [default: the cores that the
+    /// server may use]
+    #[arg(long, env = "WORKERS", value_parser = values::workers)]
+    pub workers: Option<usize>,
+
     /// Hosts under which tunnels get their names, separated by commas
     #[arg(long, env = "ALLOWED_HOSTS", value_delimiter = ',', default_value = "localhost", value_parser = values::host)]
     pub allowed_hosts: Vec<Hostname>,

@@ -27,6 +27,8 @@ pub struct Config {
     pub port: u16,
     pub ctrl_port: u16,
     pub net_port: u16,
+    /// Shards, at least one.
+    pub workers: usize,
     /// Never empty.
     pub allowed_hosts: Vec<Hostname>,
     pub tunnel_host: Hostname,
@@ -101,6 +103,7 @@ impl Config {
             port: settings.port,
             ctrl_port: settings.ctrl_port,
             net_port: settings.net_port,
+            workers: settings.workers.unwrap_or_else(cores),
             allowed_hosts,
             tunnel_host,
             blocked_names: settings.blocked_sub_domains,
@@ -128,6 +131,11 @@ impl Config {
             None => format!("{scheme}://{name}.{}", self.tunnel_host),
         }
     }
+}
+
+/// What the system lets this process use, containers' quotas included.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl Bind {

@@ -8,6 +8,9 @@ use tunnelto_lib::name::{Hostname, Label};
 use super::PublicUrl;
 use crate::sign::MasterKeys;
 
+/// More threads than any machine has cores for.
+const MAX_WORKERS: usize = 1024;
+
 pub fn host(text: &str) -> Result<Hostname, String> {
     Hostname::parse(text.trim())
         .map_err(|_| "expected a host name without scheme and port, such as example.com".into())
@@ -15,6 +18,11 @@ pub fn host(text: &str) -> Result<Hostname, String> {
 
 pub fn label(text: &str) -> Result<Label, String> {
     Label::parse(text.trim()).map_err(|error| error.to_string())
+}
+
+pub fn workers(text: &str) -> Result<usize, String> {
+    let number = text.trim().parse().ok().filter(|number| (1..=MAX_WORKERS).contains(number));
+    number.ok_or_else(|| format!("expected a number from 1 to {MAX_WORKERS}"))
 }
 
 /// An address alone means itself.

@@ -19,7 +19,7 @@ use tunnelto_lib::{
 
 use super::{
     heartbeat::{Beat, Heartbeat},
-    welcome::{Welcomed, welcome},
+    welcome::{Seat, Welcomed, welcome},
     wire::Fresh,
 };
 use crate::{
@@ -27,6 +27,7 @@ use crate::{
     auth::Prover,
     config::Config,
     connected_clients::{ConnectedClients, Farewell, Order, Reason},
+    gauge::Gauge,
     limits::{HELLO_TIME, IDLE_STREAM, PROBE_LOOK, PROTOCOL_1_STREAMS, TCP_USER_TIMEOUT},
     shard::Shard,
     shutdown::Shutdown,
@@ -47,9 +48,12 @@ pub struct Lobby {
 const ORDERS: usize = 8;
 
 /// Serves one upgraded connection to its end.
-pub async fn run(lobby: &Lobby, socket: TcpStream, first: Bytes) {
+pub async fn run(lobby: &Lobby, socket: std::net::TcpStream, first: Bytes) {
     prepare(&socket);
-    let id = lobby.clients.next_id();
+    // Fails only where the runtime is at its end.
+    let Ok(socket) = TcpStream::from_std(socket) else { return };
+    let id = lobby.clients.next_id(lobby.shard.id);
+    let load = Gauge::default();
     let mut fresh = Fresh::new(socket, first);
     let hello = match timeout(HELLO_TIME, fresh.read_hello()).await {
         Ok(Ok(hello)) => hello,
@@ -58,7 +62,8 @@ pub async fn run(lobby: &Lobby, socket: TcpStream, first: Bytes) {
     };
     let protocol = hello.negotiated();
     let (orders, inbox) = mpsc::channel(ORDERS);
-    let welcomed = match welcome(&hello, &lobby.prover, &lobby.clients, id, orders).await {
+    let seat = Seat { connection: id, load: load.clone(), orders };
+    let welcomed = match welcome(&hello, &lobby.prover, &lobby.clients, &seat).await {
         Ok(welcomed) => welcomed,
         Err(refusal) => {
             tracing::info!(code = refusal.code(), name = ?hello.sub_domain, "client refused");
@@ -85,7 +90,7 @@ pub async fn run(lobby: &Lobby, socket: TcpStream, first: Bytes) {
         max_streams: hello.max_streams.map_or(PROTOCOL_1_STREAMS, |streams| streams as usize),
     };
     let mux = Mux::new(settings, Instant::now());
-    let connection = Connection::new(id, mux.clone());
+    let connection = Connection::new(id, mux.clone(), load);
     lobby.shard.add(connection.clone());
     let name = claimed.welcomed.name.clone();
     tracing::info!(%name, protocol, client = %claimed.welcomed.client_id, "tunnel open");
@@ -302,7 +307,7 @@ fn success(lobby: &Lobby, welcomed: &Welcomed, protocol: u8) -> ServerHello {
 }
 
 /// Fails only on a socket that is gone, which its first read shows.
-fn prepare(socket: &TcpStream) {
+fn prepare(socket: &std::net::TcpStream) {
     let socket = SockRef::from(socket);
     let _ = socket.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT));
 }

@@ -5,7 +5,11 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use tokio::{sync::oneshot, task::JoinSet, time::timeout};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::timeout,
+};
 use tunnelto_lib::{
     hello::{ClientHello, Kind, Refusal, ServerHello},
     name::Label,
@@ -15,6 +19,7 @@ use crate::{
     active_stream::ConnectionId,
     auth::{Proved, Prover, Refused, Wish},
     connected_clients::{Claim, ConnectedClients, Holder, Member, Order, Owner, Verdict},
+    gauge::Gauge,
     limits::PROBE_TIME,
 };
 
@@ -26,6 +31,13 @@ pub struct Welcomed {
     pub session: Option<uuid::Uuid>,
     /// Clients with a key and of protocol 1 need no token.
     pub has_key: bool,
+}
+
+/// The connection that wants a name.
+pub struct Seat {
+    pub connection: ConnectionId,
+    pub load: Gauge,
+    pub orders: mpsc::Sender<Order>,
 }
 
 /// Made-up names that are tried before giving up; each has 50 random bits.
@@ -45,8 +57,7 @@ pub async fn welcome(
     hello: &ClientHello,
     prover: &Prover,
     clients: &ConnectedClients,
-    connection: ConnectionId,
-    orders: tokio::sync::mpsc::Sender<Order>,
+    seat: &Seat,
 ) -> Result<Welcomed, Final> {
     let tunnel = hello.tunnel.as_ref();
     if tunnel.is_some_and(|tunnel| tunnel.kind != Kind::Http) {
@@ -60,10 +71,11 @@ pub async fn welcome(
         pool: tunnel.is_some_and(|tunnel| tunnel.pool),
         takeover: tunnel.is_some_and(|tunnel| tunnel.takeover),
         member: Member {
-            connection,
+            connection: seat.connection,
+            load: seat.load.clone(),
             number: hello.connection.unwrap_or(0),
             client_id: proved.client_id.clone(),
-            orders: orders.clone(),
+            orders: seat.orders.clone(),
         },
     };
     let name = match &proved.wish {

@@ -1,14 +1,13 @@
 //! What the edge asks of the server behind it.
 
-use std::{cell::Cell, rc::Rc};
-
 use tunnelto_lib::name::Hostname;
 
 use crate::{
-    active_stream::{ActiveStream, Reuse},
-    edge::forwarded::TrustedProxies,
+    active_stream::{ActiveStream, Reuse, ShardId},
+    edge::{forwarded::TrustedProxies, handover::Parcel},
     error::Refusal,
     exchange::Exchange,
+    gauge::Counted,
 };
 
 /// Answered on the visitors' door under any host, or none.
@@ -20,6 +19,8 @@ pub enum Opening {
     /// The bare host: a redirect, or a small page.
     Home(Option<String>),
     Health(Health),
+    /// The tunnel's client is on another shard, which takes the exchange.
+    Elsewhere(ShardId),
     /// A client that connects through the visitors' door: the control server takes the connection as it is.
     Wormhole,
 }
@@ -39,12 +40,15 @@ pub trait Handler {
         reuse: Reuse,
     ) -> impl Future<Output = Result<Opening, Refusal>>;
 
+    /// Gives an exchange to another shard. Waits while that has its hands full.
+    fn hand_over(&self, to: ShardId, parcel: Parcel) -> impl Future<Output = ()>;
+
     fn health(&self) -> Health;
 
     fn until_draining(&self) -> impl Future<Output = ()>;
 
     /// Counts an exchange from its head to its end, waiting and goodbye included: a draining server waits for it.
-    fn begin(&self) -> Busy;
+    fn begin(&self) -> Counted;
 
     fn trusted_proxies(&self) -> &TrustedProxies;
 }
@@ -53,29 +57,4 @@ pub trait Handler {
 pub fn is_health_request(head: &[u8]) -> bool {
     let rest = head.strip_prefix(b"GET ").and_then(|rest| rest.strip_prefix(HEALTH_CHECK.as_bytes()));
     rest.is_some_and(|rest| rest.starts_with(b" HTTP/1."))
-}
-
-/// Exchanges under way, counted by the guards that [`InProgress::begin`] hands out.
-#[derive(Clone, Debug, Default)]
-pub struct InProgress(Rc<Cell<usize>>);
-
-/// One exchange under way.
-#[derive(Debug)]
-pub struct Busy(InProgress);
-
-impl InProgress {
-    pub fn begin(&self) -> Busy {
-        self.0.set(self.0.get() + 1);
-        Busy(self.clone())
-    }
-
-    pub fn count(&self) -> usize {
-        self.0.get()
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.0.set(self.0.count() - 1);
-    }
 }

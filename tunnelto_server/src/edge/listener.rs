@@ -1,43 +1,48 @@
 //! Opening doors and accepting visitors.
 
 use std::{
-    cell::Cell,
     io,
-    net::SocketAddr,
-    rc::Rc,
-    task::{Context, Poll, Waker},
+    net::{self, SocketAddr},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream};
 use tunnelto_lib::socket;
 
-use crate::{config::Bind, limits::ACCEPT_PAUSE};
+use crate::{
+    config::Bind,
+    gauge::{Counted, Gauge},
+    limits::ACCEPT_PAUSE,
+};
 
 /// Connections that the system holds for us while we are busy.
-const BACKLOG: u32 = 4096;
+const BACKLOG: i32 = 4096;
 
 /// A vanished visitor is noticed after about two minutes of silence.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 
-/// A connection as it arrived, holding one of the door's places.
+/// A connection as it arrived.
 pub struct Accepted {
     pub socket: TcpStream,
     pub peer: SocketAddr,
-    pub place: Place,
+    /// One of a bounded number.
+    pub place: Counted,
 }
 
-/// One of a bounded number of connections; given back when dropped.
-pub struct Place(Rc<Cell<usize>>);
-
-/// A listening socket that hands out at most so many connections at once.
+/// A listening socket that stays shut while its places are taken.
 pub struct Door {
     listener: TcpListener,
-    taken: Rc<Cell<usize>>,
+    places: Arc<Places>,
+}
+
+/// The connections that one door or several together may have let in.
+pub struct Places {
+    taken: Gauge,
     most: usize,
-    last_complaint: Cell<Option<Instant>>,
+    last_complaint: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -48,13 +53,50 @@ pub struct BindError {
     pub source: io::Error,
 }
 
-/// Binds the first candidate that this system allows.
-pub fn bind(bind: Bind, port: u16, what: &'static str) -> Result<TcpListener, BindError> {
+/// Whether other sockets of this process listen on the same address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    No,
+    Yes,
+}
+
+/// Binds the first candidate that this system allows; returns where that was.
+pub fn bind(bind: Bind, port: u16, what: &'static str) -> Result<(net::TcpListener, SocketAddr), BindError> {
+    bind_first(bind, port, what, Sharing::No)
+}
+
+/// Binds so many sockets to one address; the system spreads connections over them (SO_REUSEPORT).
+pub fn bind_all(
+    bind: Bind,
+    port: u16,
+    count: usize,
+    what: &'static str,
+) -> Result<(Vec<net::TcpListener>, SocketAddr), BindError> {
+    if count <= 1 || port != 0 {
+        let (alone, address) = bind_first(bind, port, what, Sharing::No)?;
+        if count <= 1 {
+            return Ok((vec![alone], address));
+        }
+        // Sharing an address would let another server of the same user share it too; now we know that there is none.
+    }
+    let (first, address) = bind_first(bind, port, what, Sharing::Yes)?;
+    let others = (1..count)
+        .map(|_| listen(address, Sharing::Yes).map_err(|source| BindError { what, address, source }));
+    let all: Result<Vec<_>, _> = std::iter::once(Ok(first)).chain(others).collect();
+    Ok((all?, address))
+}
+
+fn bind_first(
+    bind: Bind,
+    port: u16,
+    what: &'static str,
+    sharing: Sharing,
+) -> Result<(net::TcpListener, SocketAddr), BindError> {
     let mut candidates = bind.candidates(port).into_iter();
     loop {
         let Some(address) = candidates.next() else { unreachable!("a bind has at least one candidate") };
-        match listen(address) {
-            Ok(listener) => return Ok(listener),
+        match listen(address, sharing).and_then(|listener| Ok((listener.local_addr()?, listener))) {
+            Ok((address, listener)) => return Ok((listener, address)),
             // No IPv6 here: go on with IPv4.
             Err(error) if error.kind() != io::ErrorKind::AddrInUse && candidates.len() > 0 => {}
             Err(source) => return Err(BindError { what, address, source }),
@@ -62,73 +104,59 @@ pub fn bind(bind: Bind, port: u16, what: &'static str) -> Result<TcpListener, Bi
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.set_reuseaddr(true)?;
+fn listen(address: SocketAddr, sharing: Sharing) -> io::Result<net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(sharing == Sharing::Yes)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
-        SockRef::from(&socket).set_only_v6(false)?;
+        socket.set_only_v6(false)?;
     }
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
 }
 
 impl Door {
-    pub fn new(listener: TcpListener, most: usize) -> Self {
-        Self { listener, taken: Rc::default(), most, last_complaint: Cell::new(None) }
+    pub fn new(listener: TcpListener, places: Arc<Places>) -> Self {
+        Self { listener, places }
     }
 
     /// The next connection. Failures to accept are waited out; they never end the loop. Cancel-safe.
     pub async fn accept(&self) -> Accepted {
         loop {
-            if self.taken.get() >= self.most {
-                self.complain("all places are taken");
+            if self.places.taken.count() >= self.places.most {
+                self.places.complain("all places are taken");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
             match self.listener.accept().await {
                 Ok((socket, peer)) => {
                     prepare(&socket, peer);
-                    let place = Place::take(&self.taken);
-                    return Accepted { socket, peer: canonical(peer), place };
+                    return Accepted { socket, peer: canonical(peer), place: self.places.taken.enter() };
                 }
                 Err(error) if is_the_visitors_fault(&error) => {}
                 Err(error) => {
-                    self.complain(&error.to_string());
+                    self.places.complain(&error.to_string());
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
     }
+}
 
-    /// A connection that waits in the system's queue, if there is one.
-    pub fn accept_now(&self) -> Option<Accepted> {
-        let accepting = std::pin::pin!(self.accept());
-        match accepting.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(accepted) => Some(accepted),
-            Poll::Pending => None,
-        }
+impl Places {
+    pub fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { taken: Gauge::default(), most, last_complaint: Mutex::default() })
     }
 
-    /// At most once a minute.
+    /// At most once a minute, whichever door it is.
     fn complain(&self, reason: &str) {
-        let now = Instant::now();
-        if self.last_complaint.get().is_none_or(|last| now.duration_since(last) > Duration::from_secs(60)) {
-            self.last_complaint.set(Some(now));
-            tracing::warn!(reason, open = self.taken.get(), "cannot accept connections just now");
+        let Ok(mut last) = self.last_complaint.lock() else { return };
+        if last.is_none_or(|last| last.elapsed() > Duration::from_secs(60)) {
+            *last = Some(Instant::now());
+            tracing::warn!(reason, open = self.taken.count(), "cannot accept connections just now");
         }
-    }
-}
-
-impl Place {
-    fn take(taken: &Rc<Cell<usize>>) -> Self {
-        taken.set(taken.get() + 1);
-        Self(taken.clone())
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
     }
 }
 

@@ -6,5 +6,6 @@ pub mod forwarded;
 pub mod h1;
 pub mod h2;
 pub mod handler;
+pub mod handover;
 pub mod listener;
 pub mod pages;

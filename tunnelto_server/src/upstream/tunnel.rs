@@ -8,14 +8,24 @@ use tunnelto_lib::{
 };
 
 use crate::{
-    active_stream::{ActiveStream, Reuse},
+    active_stream::{ActiveStream, Reuse, ShardId},
     error::Refusal,
     pool::Chosen,
 };
 
-pub fn open(chosen: Chosen, reuse: Reuse, visitor: SocketAddr, host: &str) -> Result<ActiveStream, Refusal> {
+pub enum Opened {
+    Stream(ActiveStream),
+    /// The client's connection lives on another shard: the exchange goes there first.
+    Elsewhere(ShardId),
+}
+
+pub fn open(chosen: Chosen, reuse: Reuse, visitor: SocketAddr, host: &str) -> Result<Opened, Refusal> {
+    let connection = match chosen {
+        Chosen::Here(connection) => connection,
+        Chosen::Elsewhere(shard) => return Ok(Opened::Elsewhere(shard)),
+    };
     let about = || Init { peer: visitor.to_string(), kind: Kind::Http, host: host.to_owned(), tls: false };
-    chosen.into_connection().open(reuse, about).map_err(|error| match error {
+    connection.open(reuse, about).map(Opened::Stream).map_err(|error| match error {
         OpenError::TooMany => Refusal::TooMany,
         OpenError::Lost => Refusal::TunnelOffline,
     })

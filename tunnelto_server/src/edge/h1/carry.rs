@@ -82,6 +82,11 @@ impl<'a> Carrying<'a> {
         self.body.is_done()
     }
 
+    /// What was read of the body, if another try may follow.
+    pub fn into_sent(self) -> BytesMut {
+        self.sent
+    }
+
     pub async fn run(
         &mut self,
         stream: ActiveStream,

@@ -14,4 +14,4 @@ mod serve;
 mod upload;
 mod visitor;
 
-pub use serve::{HandOver, serve};
+pub use serve::{Elsewhere, HandOver, serve};

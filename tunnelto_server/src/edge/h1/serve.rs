@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::Method;
 use tokio::net::TcpStream;
 use tunnelto_lib::read_buffer::ReadBuffer;
@@ -14,7 +14,7 @@ use super::{
     visitor::Visitor,
 };
 use crate::{
-    active_stream::{ActiveStream, Reuse},
+    active_stream::{ActiveStream, Reuse, ShardId},
     edge::{
         handler::{Handler, Opening, is_health_request},
         listener::Accepted,
@@ -22,14 +22,24 @@ use crate::{
     },
     error::Refusal,
     exchange::{Exchange, Outcome},
+    gauge::Counted,
     limits::{MAX_TRIES, REPLAY},
 };
 
-/// A connection that belongs to the control server, with the request that says so still to be read.
+/// A connection that goes on elsewhere, with the request that says so still to be read.
 pub struct HandOver {
+    pub to: Elsewhere,
     pub socket: TcpStream,
     pub first: Bytes,
     pub peer: SocketAddr,
+    pub place: Counted,
+    pub busy: Counted,
+}
+
+pub enum Elsewhere {
+    /// It is a client's.
+    Control,
+    Shard(ShardId),
 }
 
 /// What becomes of the visitor's connection after an exchange.
@@ -40,10 +50,21 @@ enum Next {
     Linger,
     /// The visitor must notice that its answer is not whole.
     Abort,
+    /// Its tunnel's client is on another shard now; `sent` is what was used of the request's body.
+    Move {
+        to: ShardId,
+        sent: BytesMut,
+    },
 }
 
-/// Serves a connection to its end, or to the request that hands it over.
-pub async fn serve<H: Handler>(accepted: Accepted, first: ReadBuffer, handler: &H) -> Option<HandOver> {
+/// Serves a connection to its end, or to the request that hands it over. `moved` counts the first exchange of one
+/// that another shard has given away.
+pub async fn serve<H: Handler>(
+    accepted: Accepted,
+    first: ReadBuffer,
+    mut moved: Option<Counted>,
+    handler: &H,
+) -> Option<HandOver> {
     let mut visitor = Visitor::new(accepted, first);
     loop {
         let parsed = match visitor.next_head().await {
@@ -61,7 +82,8 @@ pub async fn serve<H: Handler>(accepted: Accepted, first: ReadBuffer, handler: &
             Ok(None) => return None,
             Err(refusal) => Err((refusal, Form::Text)),
         };
-        let _busy = handler.begin();
+        let busy = handler.begin();
+        let has_moved = moved.take().is_some();
         let (head, request) = match parsed {
             Ok(parsed) => parsed,
             Err((refusal, form)) => {
@@ -70,21 +92,26 @@ pub async fn serve<H: Handler>(accepted: Accepted, first: ReadBuffer, handler: &
             }
         };
         let mut exchange = Exchange::new(request.visitor, request.method.clone(), request.target.clone());
+        exchange.has_moved = has_moved;
         let next = match open(handler, &mut exchange, &request, Reuse::Allowed).await {
             Ok(Opening::Stream(stream)) => {
                 carry(&mut visitor, handler, &mut exchange, &request, stream).await
             }
             Ok(Opening::Wormhole) => {
                 exchange.outcome = Outcome::Local;
-                let first = [&head[..], &visitor.buffer.bytes[..]].concat().into();
-                return Some(HandOver { socket: visitor.socket, first, peer: visitor.peer });
+                return Some(HandOver::new(Elsewhere::Control, visitor, busy, &head, &[]));
             }
+            Ok(Opening::Elsewhere(to)) => Next::Move { to, sent: BytesMut::new() },
             Ok(local) => answer_locally(&mut visitor, &mut exchange, &request, &local).await,
             Err(refusal) => refuse(&mut visitor, &mut exchange, &request, refusal).await,
         };
+        if let Next::Move { to, sent } = next {
+            exchange.move_on();
+            return Some(HandOver::new(Elsewhere::Shard(to), visitor, busy, &head, &sent));
+        }
         drop(exchange);
         match next {
-            Next::Another => {}
+            Next::Another | Next::Move { .. } => {}
             Next::Close => return None,
             Next::Linger => {
                 visitor.linger().await;
@@ -95,6 +122,13 @@ pub async fn serve<H: Handler>(accepted: Accepted, first: ReadBuffer, handler: &
                 return None;
             }
         }
+    }
+}
+
+impl HandOver {
+    fn new(to: Elsewhere, visitor: Visitor, busy: Counted, head: &[u8], sent: &[u8]) -> Self {
+        let Visitor { socket, buffer, peer, place } = visitor;
+        Self { to, socket, first: [head, sent, &buffer.bytes[..]].concat().into(), peer, place, busy }
     }
 }
 
@@ -138,6 +172,7 @@ async fn carry<H: Handler>(
         tries += 1;
         stream = match open(handler, exchange, request, Reuse::Never).await {
             Ok(Opening::Stream(stream)) => stream,
+            Ok(Opening::Elsewhere(to)) => return Next::Move { to, sent: carrying.into_sent() },
             Ok(_) => return Next::Close,
             Err(refusal) => break refusal,
         };

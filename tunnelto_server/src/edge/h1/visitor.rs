@@ -14,10 +14,11 @@ use tunnelto_lib::read_buffer::ReadBuffer;
 
 use crate::{
     edge::{
-        listener::{Accepted, Place},
+        listener::Accepted,
         pages::{Connection, Page},
     },
     error::Refusal,
+    gauge::Counted,
     io::within,
     limits::{HEAD_TIME, KEEP_ALIVE, LINGER, LINGER_BYTES, MAX_HEAD, VISITOR_STALL},
 };
@@ -27,7 +28,7 @@ pub struct Visitor {
     /// Read and not yet used.
     pub buffer: ReadBuffer,
     pub peer: SocketAddr,
-    _place: Place,
+    pub place: Counted,
 }
 
 /// Where the search for a head's end stands.
@@ -41,7 +42,7 @@ struct HeadScan {
 
 impl Visitor {
     pub fn new(accepted: Accepted, first: ReadBuffer) -> Self {
-        Self { socket: accepted.socket, buffer: first, peer: accepted.peer, _place: accepted.place }
+        Self { socket: accepted.socket, buffer: first, peer: accepted.peer, place: accepted.place }
     }
 
     /// The next request's head, empty line included. `None` when the visitor is done.

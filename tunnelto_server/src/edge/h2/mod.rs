@@ -6,4 +6,4 @@ mod request;
 mod respond;
 mod serve;
 
-pub use serve::serve;
+pub use serve::{serve, serve_moved};

@@ -35,6 +35,11 @@ impl Respond {
         Self { respond, bytes_out: 0 }
     }
 
+    /// For whoever answers instead.
+    pub fn into_inner(self) -> SendResponse<Bytes> {
+        self.respond
+    }
+
     /// An answer of our own.
     pub async fn page(&mut self, page: &Page, method: &Method) {
         let mut response = Response::new(());

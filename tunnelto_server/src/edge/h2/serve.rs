@@ -6,6 +6,7 @@ use bytes::Bytes;
 use h2::{Reason, RecvStream, server::SendResponse};
 use http::{Method, Request};
 use tokio::{
+    sync::oneshot,
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
@@ -16,18 +17,20 @@ use super::{
     respond::Respond,
 };
 use crate::{
-    active_stream::Reuse,
+    active_stream::{ActiveStream, Reuse},
     edge::{
         h1::{
             answer::{Answer, Failure},
             request::{After, RequestHead, Version},
         },
         handler::{HEALTH_CHECK, Handler, Opening},
+        handover::{Ending, MovedRequest, Parcel},
         listener::Accepted,
         pages::Page,
     },
     error::Refusal,
     exchange::{Exchange, Outcome},
+    gauge::Counted,
     io::{Rewind, within},
     limits::{
         ANSWER_TIME, H2_CONNECTION_WINDOW, H2_STREAMS, H2_WINDOW, HEAD_TIME, KEEP_ALIVE, MAX_HEAD,
@@ -64,7 +67,7 @@ pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuff
         tokio::select! {
             accepted = connection.accept() => match accepted {
                 Some(Ok((request, respond))) => {
-                    requests.spawn_local(exchange(request, respond, peer, handler.clone()));
+                    requests.spawn_local(exchange(request, respond, peer, None, handler.clone()));
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%error, %peer, "HTTP/2 connection broke");
@@ -93,13 +96,6 @@ pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuff
     }
 }
 
-/// How a request ended, as far as the connection is concerned.
-enum Ending {
-    Answered,
-    /// The visitor took it back before it had an answer.
-    Reset,
-}
-
 /// Requests that a visitor took back of late: some are the way of browsers, masses are an attack (CVE-2023-44487).
 struct Patience {
     since: Instant,
@@ -116,64 +112,86 @@ impl Patience {
     }
 }
 
+/// A request that another shard has given away.
+pub async fn serve_moved<H: Handler>(moved: MovedRequest, handler: Rc<H>) {
+    let MovedRequest { request, respond, peer, busy, ending } = moved;
+    let ended = exchange(request, respond, peer, Some(busy), handler).await;
+    // A connection that is gone does not ask.
+    let _ = ending.send(ended);
+}
+
 async fn exchange<H: Handler>(
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
     peer: SocketAddr,
+    moved: Option<Counted>,
     handler: Rc<H>,
 ) -> Ending {
-    let _busy = handler.begin();
+    let busy = handler.begin();
+    let has_moved = moved.is_some();
+    drop(moved);
     let (parts, body) = request.into_parts();
-    let head = to_http1(&parts, body.is_end_stream());
-    let parsed = head.and_then(|head| RequestHead::parse(head, peer, handler.trusted_proxies()));
+    let parsed = to_http1(&parts, body.is_end_stream())
+        .and_then(|head| RequestHead::parse(head, peer, handler.trusted_proxies()));
     let target = Bytes::copy_from_slice(parts.uri.path().as_bytes());
     let mut exchange = Exchange::new(peer, parts.method.clone(), target);
-    let mut respond = Respond::new(respond);
-    match parsed {
-        Err(refusal) => refuse(&mut respond, &mut exchange, refusal, None).await,
-        Ok(head) => {
-            exchange.visitor = head.visitor;
-            exchange.target = head.target.clone();
-            let outcome = answer(&head, body, &mut respond, &mut exchange, &*handler).await;
-            exchange.bytes_out = respond.bytes_out;
-            match outcome {
-                Ok(ending) => return ending,
-                Err(refusal) => refuse(&mut respond, &mut exchange, refusal, Some(&head)).await,
-            }
+    exchange.has_moved = has_moved;
+    let mut responding = Respond::new(respond);
+    let head = match parsed {
+        Ok(head) => head,
+        Err(refusal) => return refuse(&mut responding, &mut exchange, refusal, None).await,
+    };
+    exchange.visitor = head.visitor;
+    exchange.target = head.target.clone();
+    let opening = match head.method == Method::GET && head.target == HEALTH_CHECK {
+        true => Ok(Opening::Health(handler.health())),
+        // A body cannot be asked for twice, and a reused stream may turn out to be dead.
+        false => handler.open(&mut exchange, &head.host, Reuse::Never).await,
+    };
+    let outcome = match opening {
+        Ok(Opening::Stream(stream)) => {
+            let outcome = answer(&head, body, &mut responding, &mut exchange, &stream).await;
+            exchange.bytes_out = responding.bytes_out;
+            outcome
         }
+        Ok(Opening::Elsewhere(shard)) => {
+            exchange.move_on();
+            let (ending, ended) = oneshot::channel();
+            let (request, respond) = (Request::from_parts(parts, body), responding.into_inner());
+            let moved = MovedRequest { request, respond, peer, busy, ending };
+            handler.hand_over(shard, Parcel::Request(Box::new(moved))).await;
+            // Nothing comes when the server stops, and then nobody counts.
+            return ended.await.unwrap_or(Ending::Answered);
+        }
+        Ok(Opening::Wormhole) => Err(Refusal::BadRequest("clients connect by HTTP/1.1")),
+        Ok(local) => {
+            exchange.outcome = Outcome::Local;
+            if let Some(page) = Page::local(&local) {
+                exchange.status = Some(page.status.as_u16());
+                responding.page(&page, &head.method).await;
+            }
+            Ok(Ending::Answered)
+        }
+        Err(refusal) => Err(refusal),
+    };
+    match outcome {
+        Ok(ending) => ending,
+        Err(refusal) => refuse(&mut responding, &mut exchange, refusal, Some(&head)).await,
     }
-    Ending::Answered
 }
 
-/// Routes, opens, carries. A refusal comes back only while the visitor has not got a head.
-async fn answer<H: Handler>(
+/// Carries both ways. A refusal comes back only while the visitor has not got a head.
+async fn answer(
     head: &RequestHead,
     body: RecvStream,
     respond: &mut Respond,
     exchange: &mut Exchange,
-    handler: &H,
+    stream: &ActiveStream,
 ) -> Result<Ending, Refusal> {
-    let opening = match head.method == Method::GET && head.target == HEALTH_CHECK {
-        true => Opening::Health(handler.health()),
-        // A body cannot be asked for twice, and a reused stream may turn out to be dead.
-        false => handler.open(exchange, &head.host, Reuse::Never).await?,
-    };
-    let stream = match opening {
-        Opening::Stream(stream) => stream,
-        Opening::Wormhole => return Err(Refusal::BadRequest("clients connect by HTTP/1.1")),
-        local => {
-            exchange.outcome = Outcome::Local;
-            if let Some(page) = Page::local(&local) {
-                exchange.status = Some(page.status.as_u16());
-                respond.page(&page, &head.method).await;
-            }
-            return Ok(Ending::Answered);
-        }
-    };
     stream.send(head.onward(After::Close)).map_err(|ended| Refusal::from(Failure::Ended(ended)))?;
     let upload = Upload::new(body, head.body.clone());
-    let mut answer = Answer::new(&stream);
-    let mut uploading = std::pin::pin!(upload.run(&stream));
+    let mut answer = Answer::new(stream);
+    let mut uploading = std::pin::pin!(upload.run(stream));
     let mut is_sent = false;
     let mut interims = 0;
     let response = loop {
@@ -201,7 +219,7 @@ async fn answer<H: Handler>(
     if response.status == 101 {
         return Err(Refusal::ProxyingFailed);
     }
-    let mut relaying = std::pin::pin!(respond.relay(response, answer, &stream));
+    let mut relaying = std::pin::pin!(respond.relay(response, answer, stream));
     exchange.outcome = loop {
         tokio::select! {
             biased;
@@ -221,9 +239,10 @@ async fn refuse(
     exchange: &mut Exchange,
     refusal: Refusal,
     head: Option<&RequestHead>,
-) {
+) -> Ending {
     exchange.outcome = Outcome::Refused(refusal);
     exchange.status = Some(refusal.status().as_u16());
     let form = head.map(|head| head.accept).unwrap_or_default();
     respond.page(&Page::refusal(refusal, form), &exchange.method).await;
+    Ending::Answered
 }
