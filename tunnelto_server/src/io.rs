@@ -4,14 +4,14 @@ use std::{
     future::{Future, poll_fn},
     io::{self, IoSlice},
     pin::{Pin, pin},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::{Buf, Bytes};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
-    time::timeout,
+    time::{Instant, Sleep, sleep_until, timeout},
 };
 
 /// The wait was over before the thing happened.
@@ -26,6 +26,43 @@ pub async fn within<F: Future>(limit: Duration, future: F) -> Result<F::Output, 
     match first {
         Poll::Ready(output) => Ok(output),
         Poll::Pending => timeout(limit, future).await.map_err(|_| TooLong),
+    }
+}
+
+/// A timer for one wait after the other, of which hardly any is ever over. What it is set to is a note: the runtime's own
+/// timer behind it stays where it is, goes off early, and is set again by the note.
+#[derive(Default)]
+pub struct Timer {
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Timer {
+    /// Bounds a wait, as [`within`] does.
+    pub async fn within<F: Future>(&mut self, limit: Duration, future: F) -> Result<F::Output, TooLong> {
+        let mut future = pin!(future);
+        let mut deadline = None;
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
+                self.poll_until(deadline, cx).map(|()| Err(TooLong))
+            }
+        })
+        .await
+    }
+
+    fn poll_until(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if sleep.deadline() > deadline {
+            sleep.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(sleep.as_mut().poll(cx));
+            if sleep.deadline() >= deadline {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(deadline);
+        }
     }
 }
 
@@ -91,5 +128,41 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Rewind<T> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_secs(1);
+    const LONG: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_timer_keeps_each_of_its_limits() {
+        let mut timer = Timer::default();
+        for limit in [LONG, SHORT, LONG, LONG, SHORT] {
+            let began = Instant::now();
+            assert!(timer.within(limit, pending::<()>()).await.is_err());
+            let waited = began.elapsed();
+            assert!(waited >= limit && waited < limit + Duration::from_millis(5), "{waited:?} for {limit:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_went_well_shortens_none_that_follows() {
+        let mut timer = Timer::default();
+        assert!(timer.within(SHORT, tokio::time::sleep(SHORT / 2)).await.is_ok());
+        // The note of the first wait would be over in the middle of this one.
+        assert!(timer.within(LONG, tokio::time::sleep(SHORT * 5)).await.is_ok());
+        let mut polls = 0;
+        let ready = poll_fn(|_| {
+            polls += 1;
+            Poll::Ready(())
+        });
+        assert!(timer.within(SHORT, ready).await.is_ok());
+        assert_eq!(polls, 1);
     }
 }

@@ -13,7 +13,7 @@ use tunnelto_lib::{packet::ResetCode, read_buffer::ReadBuffer};
 
 use crate::{
     active_stream::ActiveStream,
-    io::{within, write_both},
+    io::{Timer, within, write_both},
     limits::{PROTOCOL_1_LINGER, VISITOR_STALL},
 };
 
@@ -55,8 +55,9 @@ async fn from_visitor(visitor: &mut ReadHalf<'_>, early: Bytes, stream: &ActiveS
 }
 
 async fn to_visitor(visitor: &mut WriteHalf<'_>, stream: &ActiveStream) -> Result<(), Broken> {
+    let mut timer = Timer::default();
     while let Some(piece) = stream.recv().await.map_err(|_| Broken)? {
-        let written = within(VISITOR_STALL, visitor.write_all(&piece)).await;
+        let written = timer.within(VISITOR_STALL, visitor.write_all(&piece)).await;
         written.map_err(|_| Broken)?.map_err(|_| Broken)?;
         stream.consumed(piece.len());
     }

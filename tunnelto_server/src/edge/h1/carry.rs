@@ -148,19 +148,20 @@ impl<'a> Carrying<'a> {
 
     async fn both_ways(&mut self, stream: &ActiveStream, handler: &impl Handler) -> BothEnd {
         let progress = &self.progress;
-        let (mut reading, writing) = self.visitor.socket.split();
-        let download = Download { request: self.request, stream, visitor: writing, progress, handler };
+        let Visitor { socket, buffer, timer, .. } = &mut *self.visitor;
+        let (mut reading, writing) = socket.split();
+        let download = Download { request: self.request, stream, visitor: writing, timer, progress, handler };
         let mut answering = pin!(download.run());
         if self.body.is_done() {
             progress.uploaded.set(true);
             return tokio::select! {
                 biased;
                 end = &mut answering => BothEnd::Answer(end),
-                () = until_gone(&mut reading, &mut self.visitor.buffer, progress) => BothEnd::Answer(End::VisitorGone),
+                () = until_gone(&mut reading, buffer, progress) => BothEnd::Answer(End::VisitorGone),
             };
         }
         let keep = stream.is_reused().then_some(&mut self.sent);
-        let upload = Upload { body: &mut self.body, buffer: &mut self.visitor.buffer, keep };
+        let upload = Upload { body: &mut self.body, buffer, keep };
         let mut uploading = pin!(upload.run(&mut reading, stream, progress));
         let mut is_over = false;
         loop {

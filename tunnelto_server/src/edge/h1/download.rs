@@ -16,14 +16,15 @@ use super::{
 use crate::{
     active_stream::ActiveStream,
     edge::handler::{Handler, Health},
-    io::{within, write_both},
+    io::{Timer, write_both},
     limits::{ANSWER_TIME, MAX_INTERIM, VISITOR_STALL},
 };
 
-pub struct Download<'a, 'v, H> {
+pub struct Download<'a, H> {
     pub request: &'a RequestHead,
     pub stream: &'a ActiveStream,
-    pub visitor: WriteHalf<'v>,
+    pub visitor: WriteHalf<'a>,
+    pub timer: &'a mut Timer,
     pub progress: &'a Progress,
     pub handler: &'a H,
 }
@@ -52,7 +53,7 @@ pub struct Answered {
     pub keep_alive: Option<Duration>,
 }
 
-impl<H: Handler> Download<'_, '_, H> {
+impl<H: Handler> Download<'_, H> {
     pub async fn run(mut self) -> End {
         let mut answer = Answer::new(self.stream);
         let head = match self.final_head(&mut answer).await {
@@ -76,7 +77,7 @@ impl<H: Handler> Download<'_, '_, H> {
         let (method, version) = (&self.request.method, self.request.version);
         for _ in 0..MAX_INTERIM {
             let head = loop {
-                match within(ANSWER_TIME, answer.head(method, version)).await {
+                match self.timer.within(ANSWER_TIME, answer.head(method, version)).await {
                     Ok(head) => break head.map_err(End::Failed)?,
                     // The service may be waiting for the rest of the request.
                     Err(_) if !self.is_uploading() => return Err(End::TimedOut),
@@ -132,7 +133,7 @@ impl<H: Handler> Download<'_, '_, H> {
                 return end;
             }
             let next = loop {
-                match within(ANSWER_TIME, answer.piece()).await {
+                match self.timer.within(ANSWER_TIME, answer.piece()).await {
                     Ok(next) => break next,
                     // Events may be rare, as long as there is somebody to read them.
                     Err(_) if is_event_stream && !self.progress.visitor_ended.get() => {}
@@ -197,7 +198,7 @@ impl<H: Handler> Download<'_, '_, H> {
 
     async fn write(&mut self, head: Bytes, piece: Bytes) -> Result<(), End> {
         let count = (head.len() + piece.len()) as u64;
-        match within(VISITOR_STALL, write_both(&mut self.visitor, head, piece)).await {
+        match self.timer.within(VISITOR_STALL, write_both(&mut self.visitor, head, piece)).await {
             Ok(Ok(())) => {
                 self.progress.bytes_out.set(self.progress.bytes_out.get() + count);
                 Ok(())

@@ -127,7 +127,7 @@ pub async fn serve<H: Handler>(
 
 impl HandOver {
     fn new(to: Elsewhere, visitor: Visitor, busy: Counted, head: &[u8], sent: &[u8]) -> Self {
-        let Visitor { socket, buffer, peer, place } = visitor;
+        let Visitor { socket, buffer, peer, place, timer: _ } = visitor;
         Self { to, socket, first: [head, sent, &buffer.bytes[..]].concat().into(), peer, place, busy }
     }
 }

@@ -7,7 +7,7 @@ use tokio::net::tcp::ReadHalf;
 use tunnelto_lib::read_buffer::ReadBuffer;
 
 use super::{carry::Progress, framing::Body};
-use crate::{active_stream::ActiveStream, io::within, limits::VISITOR_STALL};
+use crate::{active_stream::ActiveStream, io::Timer, limits::VISITOR_STALL};
 
 /// What is left of a body, and where it comes from.
 pub struct Upload<'a> {
@@ -33,10 +33,11 @@ impl Upload<'_> {
         stream: &ActiveStream,
         progress: &Progress,
     ) -> Result<(), UploadError> {
+        let mut timer = Timer::default();
         while !self.body.is_done() {
             stream.ready().await.map_err(|_| UploadError::StreamEnded)?;
             if self.buffer.bytes.is_empty() {
-                match within(VISITOR_STALL, self.buffer.fill(visitor)).await {
+                match timer.within(VISITOR_STALL, self.buffer.fill(visitor)).await {
                     Ok(Ok(count)) if count > 0 => {}
                     _ => return Err(UploadError::VisitorGone),
                 }

@@ -19,7 +19,7 @@ use crate::{
     },
     error::Refusal,
     gauge::Counted,
-    io::within,
+    io::Timer,
     limits::{HEAD_TIME, KEEP_ALIVE, LINGER, LINGER_BYTES, MAX_HEAD, VISITOR_STALL},
 };
 
@@ -28,6 +28,7 @@ pub struct Visitor {
     /// Read and not yet used.
     pub buffer: ReadBuffer,
     pub peer: SocketAddr,
+    pub timer: Timer,
     pub place: Counted,
 }
 
@@ -42,7 +43,13 @@ struct HeadScan {
 
 impl Visitor {
     pub fn new(accepted: Accepted, first: ReadBuffer) -> Self {
-        Self { socket: accepted.socket, buffer: first, peer: accepted.peer, place: accepted.place }
+        Self {
+            socket: accepted.socket,
+            buffer: first,
+            peer: accepted.peer,
+            timer: Timer::default(),
+            place: accepted.place,
+        }
     }
 
     /// The next request's head, empty line included. `None` when the visitor is done.
@@ -50,7 +57,7 @@ impl Visitor {
         self.skip_empty_lines();
         while self.buffer.bytes.is_empty() {
             self.buffer.compact();
-            match within(KEEP_ALIVE, self.buffer.fill(&mut self.socket)).await {
+            match self.timer.within(KEEP_ALIVE, self.buffer.fill(&mut self.socket)).await {
                 Ok(Ok(count)) if count > 0 => self.skip_empty_lines(),
                 _ => return Ok(None),
             }
@@ -94,7 +101,8 @@ impl Visitor {
     }
 
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        within(VISITOR_STALL, self.socket.write_all(bytes))
+        self.timer
+            .within(VISITOR_STALL, self.socket.write_all(bytes))
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
