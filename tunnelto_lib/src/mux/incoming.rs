@@ -20,6 +20,10 @@ impl Mux {
     pub(super) fn receive(&self, packet: Packet, now: Instant) -> Result<Option<Incoming>, Lost> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
+        // What is still in the reader's buffer opens nothing any more.
+        if state.closed {
+            return Err(Lost::Closed);
+        }
         match packet {
             Packet::Init { id, about } => return self.receive_init(state, id, about, now),
             Packet::Data { id, bytes } => return self.receive_data(state, id, bytes, now),
@@ -71,7 +75,7 @@ impl Mux {
     ) -> Result<Option<Incoming>, Lost> {
         let mut opened = None;
         if !state.streams.contains_key(&id) {
-            if state.settings.protocol != 1 || state.settings.role != Role::Client || state.cut.contains(&id)
+            if state.settings.protocol != 1 || state.settings.role != Role::Client || state.over.contains(&id)
             {
                 return Ok(None);
             }
@@ -105,7 +109,7 @@ impl State {
     fn receive_bytes(&mut self, shared: &SharedCell, bytes: Bytes, now: Instant) {
         let mut cell = shared.borrow_mut();
         let cell = &mut *cell;
-        if bytes.is_empty() || cell.received_end || cell.is_detached {
+        if bytes.is_empty() || cell.received_end {
             return;
         }
         self.last_data = now;
@@ -122,13 +126,18 @@ impl State {
             }
             self.grown = self.grown + cell.window.grown() - grown;
         }
+        if cell.is_detached {
+            // Nobody reads it, but the other side may need room to come to its end.
+            self.consume(shared, cell, bytes.len());
+            return;
+        }
         cell.unread += bytes.len();
         cell.inbox.push(bytes);
         cell.wake_reader();
     }
 
     fn receive_end(&mut self, id: StreamId) {
-        self.cut.retain(|cut| *cut != id);
+        self.over.retain(|over| *over != id);
         let Some(shared) = self.streams.get(&id).cloned() else { return };
         let mut cell = shared.borrow_mut();
         cell.received_end = true;

@@ -8,6 +8,8 @@
 
 mod drive;
 mod incoming;
+#[cfg(test)]
+mod model;
 mod outbox;
 mod stream;
 
@@ -50,8 +52,9 @@ pub const MAX_UNREAD_CONNECTION: usize = 8 * 1024 * 1024;
 /// How long the reader of a protocol 1 connection pauses before the stream furthest behind is cut.
 pub const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// Cut streams that are remembered: one every [`MAX_PAUSE`], for far longer than a visitor keeps sending.
-const MAX_CUT: usize = 1024;
+/// Streams that a protocol 1 client remembers after their end, until the server has said its own: as many as it may have
+/// open at once.
+const MAX_OVER: usize = 1024;
 
 /// Bytes by which all windows of a connection together may have grown.
 const MAX_GROWTH: u64 = 64 * 1024 * 1024;
@@ -87,8 +90,9 @@ struct State {
     last_heard: Instant,
     /// When the last Data was sent or received.
     last_data: Instant,
-    /// Streams that were cut (protocol 1): their later Data is thrown away.
-    cut: VecDeque<StreamId>,
+    /// Streams that are over for a protocol 1 client while its server may still send: a Data of theirs must not open
+    /// them anew.
+    over: VecDeque<StreamId>,
     closed: bool,
 }
 
@@ -116,7 +120,7 @@ impl Mux {
                 pause_ended: None,
                 last_heard: now,
                 last_data: now,
-                cut: VecDeque::new(),
+                over: VecDeque::new(),
                 closed: false,
             })),
         }
@@ -223,10 +227,6 @@ impl Mux {
             state.read(std::mem::take(&mut cell.unread));
             cell.inbox.clear();
             cell.end(Ended::Overflow);
-            if state.cut.len() == MAX_CUT {
-                state.cut.pop_front();
-            }
-            state.cut.push_back(cell.id);
             if state.settings.role == Role::Server {
                 cell.abort = Some(Abort::End);
                 state.outbox.urgent(&shared, &mut cell);
@@ -260,11 +260,33 @@ impl State {
         }
     }
 
+    /// Bytes of a stream are out of the way: the other side may send as many again.
+    fn consume(&mut self, shared: &SharedCell, cell: &mut Cell, bytes: usize) {
+        if self.settings.protocol == 1 {
+            return self.read(bytes);
+        }
+        let grown = cell.window.grown();
+        let grant = cell.window.consumed(bytes, Instant::now());
+        if cell.is_listed {
+            self.grown = self.grown + cell.window.grown() - grown;
+        }
+        if grant > 0 && cell.ended.is_none() && !cell.received_end {
+            cell.grant = cell.grant.saturating_add(grant);
+            self.outbox.urgent(shared, cell);
+        }
+    }
+
     /// Forgets a stream that both sides have finished, or that one side has aborted.
     fn remove(&mut self, cell: &mut Cell) {
         if std::mem::take(&mut cell.is_listed) {
             self.streams.remove(&cell.id);
             self.grown -= cell.window.grown();
+            if self.settings.protocol == 1 && self.settings.role == Role::Client && !cell.received_end {
+                if self.over.len() == MAX_OVER {
+                    self.over.pop_front();
+                }
+                self.over.push_back(cell.id);
+            }
         }
     }
 }

@@ -116,6 +116,12 @@ impl Outbox {
         self.wake();
     }
 
+    /// Whether nothing waits to be written.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.turns.is_empty() && self.urgent.is_empty() && self.notices.is_empty()
+    }
+
     fn wake(&mut self) {
         if let Some(writer) = self.writer.take() {
             writer.wake();

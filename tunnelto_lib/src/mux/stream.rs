@@ -194,24 +194,10 @@ impl Stream {
     /// Bytes that were received have been written onward: the other side may send as many again.
     pub fn consumed(&self, bytes: usize) {
         let mut cell = self.cell.borrow_mut();
-        let mut state = self.mux.state.borrow_mut();
-        let state = &mut *state;
         // A stream that was cut has been counted out already.
         let bytes = bytes.min(cell.unread);
         cell.unread -= bytes;
-        if state.settings.protocol == 1 {
-            state.read(bytes);
-            return;
-        }
-        let grown = cell.window.grown();
-        let grant = cell.window.consumed(bytes, Instant::now());
-        if cell.is_listed {
-            state.grown = state.grown + cell.window.grown() - grown;
-        }
-        if grant > 0 && cell.ended.is_none() && !cell.received_end {
-            cell.grant = cell.grant.saturating_add(grant);
-            state.outbox.urgent(&self.cell, &mut cell);
-        }
+        self.mux.state.borrow_mut().consume(&self.cell, &mut cell, bytes);
     }
 
     /// Whether the other side has finished, aborted or said anything unread: such a stream takes no new request.
@@ -309,8 +295,7 @@ impl Drop for Stream {
         cell.is_detached = true;
         cell.inbox.clear();
         let unread = std::mem::take(&mut cell.unread);
-        drop(cell);
-        self.mux.state.borrow_mut().read(unread);
+        self.mux.state.borrow_mut().consume(&self.cell, &mut cell, unread);
     }
 }
 
