@@ -1,6 +1,6 @@
 # Two commands are all a newcomer needs: `make demo` and `make test`.
 
-.PHONY: demo test build fuzz bench docs
+.PHONY: demo test build fuzz soak bench docs
 
 demo: ## build, start a server, a sample site and a client, print a URL that works
 	@scripts/demo
@@ -13,6 +13,9 @@ build: ## release binaries in target/release
 
 fuzz: ## each fuzz target for a minute (FUZZ_SECONDS)
 	@scripts/fuzz
+
+soak: ## a mixed load for ten minutes (SOAK_SECONDS), and its invariants
+	@scripts/soak
 
 bench: ## the table of docs/performance.md (needs wrk, nginx; peers where installed)
 	@scripts/bench

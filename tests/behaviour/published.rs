@@ -5,38 +5,12 @@ use futures_util::{SinkExt, StreamExt};
 use tests::{
     eventually::{eventually, soon},
     origin::Origin,
-    part,
-    process::{Process, home},
+    published::Published,
     server::Server,
     visitor::{Visitor, get},
 };
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_tungstenite::{accept_async, client_async, tungstenite::Message};
-
-struct Published {
-    process: Process,
-}
-
-impl Published {
-    /// With a key as most use it, or as a guest.
-    fn start(server: &Server, port: u16, arguments: &[&str]) -> Option<Self> {
-        let program = part::published_client()?;
-        let environment = [
-            ("CTRL_HOST", "127.0.0.1".to_owned()),
-            ("CTRL_PORT", server.clients.port().to_string()),
-            ("CTRL_TLS_OFF", "1".to_owned()),
-            // Its search for updates fails at once.
-            ("HTTPS_PROXY", "http://127.0.0.1:9".to_owned()),
-        ];
-        let port = port.to_string();
-        let arguments = [&["--host", "127.0.0.1", "--port", &port][..], arguments].concat();
-        Some(Self { process: Process::start(program, arguments, &environment, home()) })
-    }
-
-    fn lives(&mut self) -> bool {
-        !self.process.has_exited()
-    }
-}
 
 async fn answers(server: &Server, name: &str) {
     eventually("it serves", || async { get(server.visitors, name, "/").await.status == 200 }).await;

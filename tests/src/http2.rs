@@ -1,5 +1,7 @@
 //! A visitor that speaks HTTP/2 by prior knowledge.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use h2::client::{self, SendRequest};
 use http::{HeaderMap, Request, Response};
@@ -20,27 +22,36 @@ pub struct Got {
 
 impl Asker {
     pub async fn connect(server: &Server) -> Self {
-        let socket = TcpStream::connect(server.visitors).await.expect("the door is open");
+        Self::to(server.visitors).await
+    }
+
+    pub async fn to(door: SocketAddr) -> Self {
+        let socket = TcpStream::connect(door).await.expect("the door is open");
         let (sender, connection) = soon("the handshake", client::handshake(socket)).await.expect("HTTP/2");
         tokio::spawn(connection);
         Self(sender)
     }
 
     pub async fn ask(&self, request: Request<()>, body: Option<&[u8]>) -> Got {
-        let mut sender = soon("room for a request", self.0.clone().ready()).await.expect("a connection");
-        let (answer, mut sending) = sender.send_request(request, body.is_none()).expect("a request");
+        soon("an answer comes", self.try_ask(request, body)).await.expect("a whole answer")
+    }
+
+    /// For a visitor whose request may be broken off.
+    pub async fn try_ask(&self, request: Request<()>, body: Option<&[u8]>) -> Result<Got, h2::Error> {
+        let mut sender = self.0.clone().ready().await?;
+        let (answer, mut sending) = sender.send_request(request, body.is_none())?;
         if let Some(body) = body {
-            sending.send_data(Bytes::copy_from_slice(body), true).expect("a body");
+            sending.send_data(Bytes::copy_from_slice(body), true)?;
         }
-        let (parts, mut coming) = soon("an answer", answer).await.expect("an answer").into_parts();
+        let (parts, mut coming) = answer.await?.into_parts();
         let mut body = Vec::new();
-        while let Some(data) = soon("its body", coming.data()).await {
-            let data = data.expect("a whole body");
+        while let Some(data) = coming.data().await {
+            let data = data?;
             let _ = coming.flow_control().release_capacity(data.len());
             body.extend_from_slice(&data);
         }
-        let trailers = coming.trailers().await.expect("an end");
-        Got { response: Response::from_parts(parts, ()), body, trailers }
+        let trailers = coming.trailers().await?;
+        Ok(Got { response: Response::from_parts(parts, ()), body, trailers })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The harness of the black-box tests: real binaries on free ports, scripted origins, raw visitors, and waiting
 //! for conditions instead of sleeping.
 
+pub mod chance;
 pub mod eventually;
 
 pub mod process;
@@ -8,6 +9,7 @@ pub mod process;
 pub mod part;
 
 pub mod client;
+pub mod published;
 pub mod server;
 
 pub mod http2;

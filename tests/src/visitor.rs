@@ -1,6 +1,6 @@
 //! A visitor that sends bytes as they are and reads answers by the letter.
 
-use std::net::SocketAddr;
+use std::{io, net::SocketAddr};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -46,21 +46,38 @@ impl Visitor {
 
     /// The next head, interim ones included, without reading its body.
     pub async fn head(&mut self) -> String {
-        let end = self.until(|bytes| find(bytes, b"\r\n\r\n")).await;
-        String::from_utf8(self.buffer.drain(..end + 4).collect()).expect("heads are text")
+        soon("a head comes", self.try_head()).await.expect("a whole head")
     }
 
     /// The next whole answer to a request that may have a body.
     pub async fn answer(&mut self) -> Answer {
-        let head = self.head().await;
-        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).expect("a status");
-        let body = if matches!(status, 101 | 204 | 304) { Vec::new() } else { self.body(&head).await };
-        Answer { status, head, body }
+        soon("an answer comes", self.try_answer()).await.expect("a whole answer")
     }
 
     pub async fn exactly(&mut self, count: usize) -> Vec<u8> {
-        self.until(|bytes| (bytes.len() >= count).then_some(())).await;
-        self.buffer.drain(..count).collect()
+        soon("the bytes come", self.try_exactly(count)).await.expect("enough bytes")
+    }
+
+    pub async fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.socket.write_all(bytes.as_ref()).await
+    }
+
+    /// For a visitor whose connection may be broken off.
+    pub async fn try_head(&mut self) -> io::Result<String> {
+        let end = self.until(|bytes| find(bytes, b"\r\n\r\n")).await?;
+        Ok(String::from_utf8(self.buffer.drain(..end + 4).collect()).expect("heads are text"))
+    }
+
+    pub async fn try_answer(&mut self) -> io::Result<Answer> {
+        let head = self.try_head().await?;
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).expect("a status");
+        let body = if matches!(status, 101 | 204 | 304) { Vec::new() } else { self.body(&head).await? };
+        Ok(Answer { status, head, body })
+    }
+
+    pub async fn try_exactly(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        self.until(|bytes| (bytes.len() >= count).then_some(())).await?;
+        Ok(self.buffer.drain(..count).collect())
     }
 
     /// Reads to the end of the connection.
@@ -71,7 +88,7 @@ impl Visitor {
         rest
     }
 
-    async fn body(&mut self, head: &str) -> Vec<u8> {
+    async fn body(&mut self, head: &str) -> io::Result<Vec<u8>> {
         let field = |name: &str| {
             head.lines().find_map(|line| {
                 let (field, value) = line.split_once(':')?;
@@ -82,41 +99,42 @@ impl Visitor {
             return self.chunks().await;
         }
         match field("content-length") {
-            Some(length) => self.exactly(length.parse().expect("a length")).await,
-            None => self.rest().await,
+            Some(length) => self.try_exactly(length.parse().expect("a length")).await,
+            None => Ok(self.rest().await),
         }
     }
 
-    async fn chunks(&mut self) -> Vec<u8> {
+    async fn chunks(&mut self) -> io::Result<Vec<u8>> {
         let mut body = Vec::new();
         loop {
-            let end = self.until(|bytes| find(bytes, b"\r\n")).await;
+            let end = self.until(|bytes| find(bytes, b"\r\n")).await?;
             let line: Vec<u8> = self.buffer.drain(..end + 2).collect();
             let size =
                 usize::from_str_radix(std::str::from_utf8(&line[..end]).expect("text"), 16).expect("a size");
             if size == 0 {
                 break;
             }
-            body.extend(self.exactly(size).await);
-            self.exactly(2).await;
+            body.extend(self.try_exactly(size).await?);
+            self.try_exactly(2).await?;
         }
-        while self.until(|bytes| find(bytes, b"\r\n")).await > 0 {
+        while self.until(|bytes| find(bytes, b"\r\n")).await? > 0 {
             let end = find(&self.buffer, b"\r\n").expect("just seen");
             self.buffer.drain(..end + 2);
         }
         self.buffer.drain(..2);
-        body
+        Ok(body)
     }
 
-    async fn until<T>(&mut self, found: impl Fn(&[u8]) -> Option<T>) -> T {
+    async fn until<T>(&mut self, found: impl Fn(&[u8]) -> Option<T>) -> io::Result<T> {
         loop {
             if let Some(found) = found(&self.buffer) {
-                return found;
+                return Ok(found);
             }
-            let count =
-                soon("more bytes come", self.socket.read_buf(&mut self.buffer)).await.expect("readable");
-            let so_far = String::from_utf8_lossy(&self.buffer);
-            assert!(count > 0, "the connection ended early, after {so_far:?}");
+            if self.socket.read_buf(&mut self.buffer).await? == 0 {
+                let so_far = &self.buffer[..self.buffer.len().min(1000)];
+                let text = format!("the connection ended early, after {:?}", String::from_utf8_lossy(so_far));
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The wire itself, spoken by an independent WebSocket implementation: a scripted client for our server, and a
 //! scripted server for our client.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
@@ -49,7 +49,11 @@ pub fn hello_2(mut hello: Value, session: &str) -> Value {
 impl ScriptedClient {
     /// Connects, says `hello`, and returns the server's answer.
     pub async fn connect(server: &Server, hello: &Value) -> (Self, Value) {
-        let url = format!("ws://{}/wormhole", server.clients);
+        Self::connect_to(server.clients, hello).await
+    }
+
+    pub async fn connect_to(clients: SocketAddr, hello: &Value) -> (Self, Value) {
+        let url = format!("ws://{clients}/wormhole");
         let (socket, _) = soon("the handshake", connect_async(url)).await.expect("upgraded");
         let mut wormhole = Self { socket };
         wormhole.socket.send(Message::text(hello.to_string())).await.expect("sent");
