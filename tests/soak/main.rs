@@ -102,7 +102,9 @@ async fn a_mixed_load_leaves_nothing_behind() {
     .await;
     for (before, after) in halfway.iter().zip(sizes(&server, &steady)) {
         println!("soak: {before} KiB halfway, {after} KiB at the end");
-        assert!(after <= before + GROWTH, "grew from {before} to {after} KiB");
+        // A sanitizer keeps what is freed, to notice its use.
+        let is_fair = env("SOAK_SANITIZER").is_none();
+        assert!(!is_fair || after <= before + GROWTH, "grew from {before} to {after} KiB");
     }
     for name in &fleeting {
         eventually(&format!("{name} is free again"), || async {

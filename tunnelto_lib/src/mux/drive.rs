@@ -76,7 +76,6 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     Message::Close => return Err(Lost::Closed),
                 }
             }
-            self.buffer.compact();
             self.wait_for_room().await;
             if self.buffer.fill(&mut self.io).await? == 0 {
                 return Err(Lost::Eof);

@@ -36,7 +36,6 @@ pub async fn classify(mut accepted: Accepted) -> Option<Classified> {
         if let Some(kind) = kind(&first.bytes) {
             return Some(Classified { accepted, first, kind });
         }
-        first.compact();
         match within(limit, first.fill(&mut accepted.socket)).await {
             Ok(Ok(count)) if count > 0 => limit = HEAD_TIME,
             _ => return None,

@@ -183,7 +183,6 @@ impl<'a> Carrying<'a> {
 /// half of one, and is noted.
 async fn until_gone(visitor: &mut ReadHalf<'_>, buffer: &mut ReadBuffer, progress: &Progress) {
     while buffer.bytes.len() < READ_AHEAD {
-        buffer.compact();
         match buffer.fill(visitor).await {
             Ok(0) => {
                 progress.visitor_ended.set(true);

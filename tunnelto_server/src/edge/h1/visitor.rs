@@ -56,7 +56,6 @@ impl Visitor {
     pub async fn next_head(&mut self) -> Result<Option<Bytes>, Refusal> {
         self.skip_empty_lines();
         while self.buffer.bytes.is_empty() {
-            self.buffer.compact();
             match self.timer.within(KEEP_ALIVE, self.buffer.fill(&mut self.socket)).await {
                 Ok(Ok(count)) if count > 0 => self.skip_empty_lines(),
                 _ => return Ok(None),
@@ -78,7 +77,6 @@ impl Visitor {
                 // Copied, since parts of it live as long as the exchange and would keep a block that many share.
                 return Ok(Some(Bytes::copy_from_slice(&self.buffer.bytes.split_to(size))));
             }
-            self.buffer.compact();
             match timeout_at(deadline, self.buffer.fill(&mut self.socket)).await {
                 Ok(Ok(0)) => return Err(Refusal::BadRequest("incomplete head")),
                 Ok(Ok(_)) => {}
