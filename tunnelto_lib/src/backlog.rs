@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 /// A waiting piece of at least this size may keep its block, in bytes: a sixteenth of it.
 const LARGE: usize = 16 * 1024;
@@ -74,6 +74,19 @@ impl Backlog {
     }
 }
 
+/// Takes bytes that were written off the front.
+pub fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
+    while let Some(front) = pieces.front_mut() {
+        let step = written.min(front.len());
+        front.advance(step);
+        written -= step;
+        if !front.is_empty() {
+            return;
+        }
+        pieces.pop_front();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +113,15 @@ mod tests {
             }
             prop_assert_eq!(pushed, popped);
         }
+    }
+
+    #[test]
+    fn what_is_written_is_taken_off_the_front() {
+        let mut pieces = VecDeque::from([&b""[..], b"abc", b"de", b""].map(Bytes::from_static));
+        advance(&mut pieces, 4);
+        assert_eq!(pieces, ["e", ""]);
+        advance(&mut pieces, 1);
+        assert!(pieces.is_empty());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Small pieces around sockets: bounded waits, whole vectored writes, and a socket with bytes put back.
 
 use std::{
+    collections::VecDeque,
     future::{Future, poll_fn},
     io::{self, IoSlice},
     pin::{Pin, pin},
@@ -13,6 +14,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
     time::{Instant, Sleep, sleep_until, timeout},
 };
+use tunnelto_lib::backlog::advance;
 
 /// The wait was over before the thing happened.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +84,20 @@ pub async fn write_both(
         second.advance(written - of_first);
     }
     io.write_all(if first.is_empty() { &second } else { &first }).await
+}
+
+/// Writes many pieces with as few calls as the system allows.
+pub async fn write_all(io: &mut (impl AsyncWrite + Unpin), mut pieces: VecDeque<Bytes>) -> io::Result<()> {
+    pieces.retain(|piece| !piece.is_empty());
+    while !pieces.is_empty() {
+        let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        let written = io.write_vectored(&slices).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        advance(&mut pieces, written);
+    }
+    Ok(())
 }
 
 /// A socket whose first bytes were already read and are put back in front.

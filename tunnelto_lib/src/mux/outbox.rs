@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::AsyncWrite;
 
 use super::{
@@ -17,6 +17,7 @@ use super::{
     stream::{Abort, Cell, End, Ended, Last, SharedCell},
 };
 use crate::{
+    backlog::advance,
     id::StreamId,
     packet::{HEAD, MAX_DATA, Packet, Tag, put_head},
     token::Secret,
@@ -265,20 +266,12 @@ impl Batch {
                 *slot = IoSlice::new(bytes);
                 count += 1;
             }
-            let mut written = ready!(Pin::new(&mut *io).poll_write_vectored(cx, &slices[..count]))?;
+            let written = ready!(Pin::new(&mut *io).poll_write_vectored(cx, &slices[..count]))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.sealed -= written;
-            while let Some(front) = self.slices.front_mut() {
-                let step = written.min(front.len());
-                front.advance(step);
-                written -= step;
-                if !front.is_empty() {
-                    break;
-                }
-                self.slices.pop_front();
-            }
+            advance(&mut self.slices, written);
         }
         Poll::Ready(Ok(()))
     }

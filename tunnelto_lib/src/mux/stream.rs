@@ -206,6 +206,11 @@ impl Stream {
         cell.received_end || cell.ended.is_some() || cell.end != End::Open || !cell.inbox.is_empty()
     }
 
+    /// The next bytes if they are here already.
+    pub fn try_recv(&self) -> Option<Bytes> {
+        self.cell.borrow_mut().inbox.pop()
+    }
+
     /// Whether [`Stream::recv`] would return bytes at once.
     pub fn has_unread(&self) -> bool {
         !self.cell.borrow().inbox.is_empty()

@@ -119,6 +119,11 @@ impl<'s> Answer<'s> {
         }
     }
 
+    /// The next bytes if they are here already.
+    pub fn try_piece(&mut self) -> Option<Bytes> {
+        if self.rest.is_empty() { self.stream.try_recv() } else { Some(std::mem::take(&mut self.rest)) }
+    }
+
     /// Bytes that came with the head and are not the answer's: the upgraded protocol's first, or a fault.
     pub fn take_rest(&mut self) -> Bytes {
         std::mem::take(&mut self.rest)

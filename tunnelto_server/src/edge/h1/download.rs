@@ -1,6 +1,6 @@
 //! The answer, from the stream to the visitor.
 
-use std::time::Duration;
+use std::{collections::VecDeque, io, time::Duration};
 
 use bytes::Bytes;
 use tokio::{io::AsyncWriteExt, net::tcp::WriteHalf};
@@ -16,9 +16,13 @@ use super::{
 use crate::{
     active_stream::ActiveStream,
     edge::handler::{Handler, Health},
-    io::{Timer, write_both},
+    io::{Timer, TooLong, write_all, write_both},
     limits::{ANSWER_TIME, MAX_INTERIM, VISITOR_STALL},
 };
+
+/// Bytes and pieces of an answer that are written at once, when so much is waiting.
+const BATCH: usize = 256 * 1024;
+const MAX_PIECES: usize = 16;
 
 pub struct Download<'a, H> {
     pub request: &'a RequestHead,
@@ -176,10 +180,26 @@ impl<H: Handler> Download<'_, H> {
         answer: &mut Answer<'_>,
     ) -> Result<(), End> {
         let Ok(count) = body.take(&piece) else { return Err(broken(&head)) };
-        let rest = piece.split_off(count);
-        self.write(head, piece).await?;
-        self.stream.consumed(count);
-        answer.put_back(rest);
+        answer.put_back(piece.split_off(count));
+        if body.is_done() || !answer.is_ready() {
+            self.write(head, piece).await?;
+            self.stream.consumed(count);
+            return Ok(());
+        }
+        let mut total = count;
+        let mut pieces = VecDeque::from([head, piece]);
+        while total < BATCH
+            && pieces.len() < MAX_PIECES
+            && !body.is_done()
+            && let Some(mut piece) = answer.try_piece()
+        {
+            let Ok(count) = body.take(&piece) else { return Err(broken(&pieces[0])) };
+            answer.put_back(piece.split_off(count));
+            total += count;
+            pieces.push_back(piece);
+        }
+        self.write_pieces(pieces).await?;
+        self.stream.consumed(total);
         Ok(())
     }
 
@@ -197,14 +217,21 @@ impl<H: Handler> Download<'_, H> {
     }
 
     async fn write(&mut self, head: Bytes, piece: Bytes) -> Result<(), End> {
-        let count = (head.len() + piece.len()) as u64;
-        match self.timer.within(VISITOR_STALL, write_both(&mut self.visitor, head, piece)).await {
-            Ok(Ok(())) => {
-                self.progress.bytes_out.set(self.progress.bytes_out.get() + count);
-                Ok(())
-            }
-            _ => Err(End::VisitorGone),
-        }
+        let count = head.len() + piece.len();
+        let written = self.timer.within(VISITOR_STALL, write_both(&mut self.visitor, head, piece)).await;
+        self.count(count, written)
+    }
+
+    async fn write_pieces(&mut self, pieces: VecDeque<Bytes>) -> Result<(), End> {
+        let count = pieces.iter().map(Bytes::len).sum();
+        let written = self.timer.within(VISITOR_STALL, write_all(&mut self.visitor, pieces)).await;
+        self.count(count, written)
+    }
+
+    fn count(&self, bytes: usize, written: Result<io::Result<()>, TooLong>) -> Result<(), End> {
+        let Ok(Ok(())) = written else { return Err(End::VisitorGone) };
+        self.progress.bytes_out.set(self.progress.bytes_out.get() + bytes as u64);
+        Ok(())
     }
 }
 
