@@ -198,6 +198,47 @@ async fn our_client_falls_back_to_protocol_1() {
 }
 
 #[tokio::test]
+async fn late_bytes_of_a_finished_stream_are_no_new_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}", listener.local_addr().unwrap());
+    // Answers and hangs up, while the visitor goes on sending.
+    let origin = Origin::start(|mut connection, _| async move {
+        connection.answer("413 Content Too Large", b"enough").await;
+        None
+    })
+    .await;
+    let _client = Client::towards(&url, &[&origin.target()]);
+    let (mut server, _) = ScriptedServer::accept(&listener).await;
+    server
+        .say(json!({ "success": { "sub_domain": "web", "hostname": "web.old.test", "client_id": "c" } }))
+        .await;
+    let mut answered = async |id: StreamId, request: &'static str| {
+        server.send(Packet::Data { id, bytes: request.into() }).await;
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"enough") {
+            match server.packet().await {
+                Some(Packet::Data { id: other, bytes }) if other == id => answer.extend(bytes),
+                other => panic!("expected an answer on {id}, got {other:?}"),
+            }
+        }
+    };
+    answered(StreamId(7), "POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await;
+    // By the second answer the client has noticed the end of the first.
+    answered(StreamId(8), "GET /other HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let late = Bytes::from_static(b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n");
+    server.send(Packet::Data { id: StreamId(7), bytes: late }).await;
+    server
+        .send(Packet::Data { id: StreamId(9), bytes: "GET /last HTTP/1.1\r\nHost: x\r\n\r\n".into() })
+        .await;
+    eventually("the last request is there", || async {
+        origin.requests().iter().any(|request| request.target() == "/last")
+    })
+    .await;
+    let asked: Vec<_> = origin.requests().iter().map(|request| request.target().to_owned()).collect();
+    assert_eq!(asked, ["/upload", "/other", "/last"]);
+}
+
+#[tokio::test]
 async fn our_client_refuses_in_protocol_1_before_the_first_data_only() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
