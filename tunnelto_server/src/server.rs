@@ -114,6 +114,7 @@ impl Bound {
         let clients = Door::new(TcpListener::from_std(clients)?, Places::new(MAX_CLIENTS));
         loops.spawn_local(accept_clients(clients, control));
 
+        let mut result = Ok(());
         tokio::select! {
             () = shutdown.until_draining() => {}
             Some(stopped) = loops.join_next() => {
@@ -121,6 +122,7 @@ impl Bound {
             }
             Some(stopped) = shards.join_next() => {
                 tracing::error!(?stopped, "a shard that never ends has ended; stopping");
+                result = stopped.unwrap_or_else(|error| Err(io::Error::other(error)));
             }
         }
         // Stopped from the outside in. New clients are refused from now on (control_server); visitors are served
@@ -136,9 +138,9 @@ impl Bound {
         loops.shutdown().await;
         shutdown.end();
         while let Some(stopped) = shards.join_next().await {
-            stopped.map_err(io::Error::other)??;
+            result = result.and(stopped.unwrap_or_else(|error| Err(io::Error::other(error))));
         }
-        Ok(())
+        result
     }
 }
 
