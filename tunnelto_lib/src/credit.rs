@@ -14,8 +14,9 @@ const MOST_WAIT: Duration = Duration::from_secs(1);
 /// Half a window unread for this long is a stall.
 const STALL: Duration = Duration::from_secs(1);
 
-/// The largest window of one stream, in bytes: 40 ms of a gigabit line and then some.
-pub const MAX_WINDOW: u32 = 4 * 1024 * 1024;
+/// The largest window of one stream, in bytes: 40 ms of three gigabits per second. Grants come at half a window, so twice what
+/// is on the way.
+pub const MAX_WINDOW: u32 = 16 * 1024 * 1024;
 
 /// What this side may still send.
 #[derive(Debug)]
@@ -103,9 +104,10 @@ impl ReceiveWindow {
             // Since the grant, or else a receiver that is slow to grant would look like a long line; and since the last
             // byte, or else a sender that never ran dry would.
             let waited = now.duration_since(self.last_data).min(now.duration_since(granted_at));
-            self.waits_seen = if waited > LEAST_WAIT && waited < MOST_WAIT { self.waits_seen + 1 } else { 0 };
+            let is_a_round_trip = waited > LEAST_WAIT && waited < MOST_WAIT;
+            self.waits_seen = if is_a_round_trip { self.waits_seen.saturating_add(1) } else { 0 };
+            // From the second in a row on every one doubles it, as TCP's slow start does.
             if self.waits_seen >= 2 && may_grow {
-                self.waits_seen = 0;
                 self.window = (self.window * 2).min(u64::from(MAX_WINDOW).max(self.initial));
             }
         }
