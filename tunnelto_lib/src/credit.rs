@@ -91,6 +91,18 @@ impl ReceiveWindow {
         self.window - self.initial
     }
 
+    pub fn size(&self) -> u64 {
+        self.window
+    }
+
+    /// Begins with a larger window, on a connection whose line is known to be long. Returns what to grant for it.
+    pub fn widen(&mut self, window: u64) -> u32 {
+        let more = window.min(u64::from(MAX_WINDOW)).saturating_sub(self.window);
+        self.window += more;
+        self.granted += more;
+        u32::try_from(more).unwrap_or(u32::MAX)
+    }
+
     /// Counts data that came in. `may_grow` is the connection's word that its own bound allows it.
     pub fn received(&mut self, bytes: usize, now: Instant, may_grow: bool) -> Result<(), Overrun> {
         let total = self.received + bytes as u64;
@@ -200,6 +212,15 @@ mod tests {
             credit = window.consumed(used, now) as usize;
         }
         assert_eq!(window.grown(), 0);
+    }
+
+    #[test]
+    fn a_wider_beginning_is_granted() {
+        let mut window = ReceiveWindow::new(256 * KIB as u32, Instant::now());
+        assert_eq!(window.widen(1024 * KIB as u64), 768 * KIB as u32);
+        assert_eq!(window.widen(512 * KIB as u64), 0);
+        window.received(1024 * KIB, Instant::now(), true).unwrap();
+        assert_eq!(window.grown(), 768 * KIB as u64);
     }
 
     #[test]

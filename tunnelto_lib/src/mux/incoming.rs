@@ -99,8 +99,12 @@ impl Mux {
             state.outbox.urgent(&shared, &mut shared.borrow_mut());
             return None;
         }
+        state.widen(&mut cell);
         let shared = Rc::new(RefCell::new(cell));
         state.streams.insert(id, shared.clone());
+        if shared.borrow().grant > 0 {
+            state.outbox.urgent(&shared, &mut shared.borrow_mut());
+        }
         Some(Incoming::Opened(Stream::new(shared, self.clone()), about))
     }
 }
@@ -123,6 +127,9 @@ impl State {
                 cell.abort = Some(Abort::Reset(ResetCode::FlowControl));
                 self.outbox.urgent(shared, cell);
                 return;
+            }
+            if cell.window.grown() > grown {
+                self.learned = cell.window.size();
             }
             self.grown = self.grown + cell.window.grown() - grown;
         }

@@ -82,6 +82,8 @@ struct State {
     outbox: Outbox,
     /// Bytes that windows have grown by.
     grown: u64,
+    /// The window that a stream of this connection has grown to last: what its line needs.
+    learned: u64,
     /// Bytes received and not consumed (protocol 1 only).
     unread: usize,
     /// The reader, while it waits for `unread` to fall.
@@ -115,6 +117,7 @@ impl Mux {
                 last_id: rand::random::<u64>() >> 2,
                 outbox: Outbox::default(),
                 grown: 0,
+                learned: 0,
                 unread: 0,
                 paused: None,
                 pause_ended: None,
@@ -139,6 +142,7 @@ impl Mux {
         let id = StreamId(state.last_id);
         let mut cell = state.new_cell(id, Instant::now());
         cell.init = Some(about);
+        state.widen(&mut cell);
         let cell = Rc::new(RefCell::new(cell));
         state.streams.insert(id, cell.clone());
         Ok(Stream::new(cell, self.clone()))
@@ -244,6 +248,15 @@ impl State {
         Cell::new(id, credit, ReceiveWindow::new(self.settings.receive_window, now))
     }
 
+    /// A new stream begins with half of what its line is known to need, and need not find it out from the beginning. What is
+    /// granted for it is written right behind its Init.
+    fn widen(&mut self, cell: &mut Cell) {
+        if self.settings.protocol >= 2 && self.grown < MAX_GROWTH {
+            cell.grant = cell.window.widen(self.learned / 2);
+            self.grown += cell.window.grown();
+        }
+    }
+
     fn is_behind(&self) -> bool {
         self.unread > MAX_UNREAD_CONNECTION
             || self.streams.values().any(|cell| cell.borrow().unread > MAX_UNREAD_STREAM)
@@ -269,6 +282,10 @@ impl State {
         let grant = cell.window.consumed(bytes, Instant::now());
         if cell.is_listed {
             self.grown = self.grown + cell.window.grown() - grown;
+        }
+        if cell.window.grown() < grown {
+            // Somebody behind it is slow: the next ones begin small again.
+            self.learned = 0;
         }
         if grant > 0 && cell.ended.is_none() && !cell.received_end {
             cell.grant = cell.grant.saturating_add(grant);

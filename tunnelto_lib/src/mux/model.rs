@@ -24,6 +24,8 @@ const SILENCE: Duration = Duration::from_secs(20);
 struct Case {
     protocol: u8,
     window: u32,
+    /// What earlier streams have found the line to need.
+    learned: u64,
     /// Bytes that the line holds.
     line: usize,
     streams: Vec<[Side; 2]>,
@@ -95,8 +97,16 @@ fn side() -> impl Strategy<Value = Side> {
 fn case(protocol: u8) -> impl Strategy<Value = Case> {
     let breaks = prop_oneof![4 => Just(None), 1 => (0u8..60).prop_map(Some)];
     let window = prop_oneof![Just(64 * 1024), Just(256 * 1024)];
-    (window, 64usize..100_000, vec([side(), side()], 1..7), breaks).prop_map(
-        move |(window, line, streams, breaks_after)| Case { protocol, window, line, streams, breaks_after },
+    let learned = prop_oneof![Just(0), 0u64..2_000_000];
+    (window, learned, 64usize..100_000, vec([side(), side()], 1..7), breaks).prop_map(
+        move |(window, learned, line, streams, breaks_after)| Case {
+            protocol,
+            window,
+            learned,
+            line,
+            streams,
+            breaks_after,
+        },
     )
 }
 
@@ -251,6 +261,9 @@ async fn run(case: Case) {
         max_streams: 100,
     };
     let ends = [Role::Server, Role::Client].map(|role| Mux::new(settings(role), Instant::now()));
+    for mux in &ends {
+        mux.state.borrow_mut().learned = case.learned;
+    }
     let sides = Rc::new(case.streams.clone());
     let played = Rc::new(RefCell::new(Played::new()));
     let mut tasks = Vec::new();

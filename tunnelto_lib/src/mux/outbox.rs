@@ -172,6 +172,10 @@ impl State {
         }
         if let Some(about) = cell.init.take() {
             batch.packet(role, &Packet::Init { id: cell.id, about });
+            if cell.grant > 0 {
+                let grant = std::mem::take(&mut cell.grant);
+                batch.packet(role, &Packet::Window { id: cell.id, grant });
+            }
         }
         let len = cell.queue.len().min(cell.credit.left()).min(MAX_DATA);
         if len > 0 {
