@@ -151,6 +151,18 @@ async fn a_client_that_comes_back_on_another_shard_is_found_there() {
     }
 }
 
+#[tokio::test]
+async fn a_port_is_shared_with_no_second_server() {
+    let first = Server::with().env("WORKERS", "2").start().await;
+    for workers in ["1", "2"] {
+        let second = Server::with().env("WORKERS", workers).env("PORT", first.visitors.port().to_string());
+        let mut process = second.spawn();
+        assert_ne!(process.exit().await, 0, "{workers} workers");
+        let complaint = process.stderr().join("\n");
+        assert!(complaint.contains("visitors (PORT)") && complaint.contains("another server"), "{complaint}");
+    }
+}
+
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 #[tokio::test]

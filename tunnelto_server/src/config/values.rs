@@ -120,6 +120,14 @@ mod tests {
     }
 
     #[test]
+    fn workers_are_counted() {
+        assert_eq!((workers("1"), workers(" 64 ")), (Ok(1), Ok(64)));
+        for bad in ["", "0", "-1", "two", "1025"] {
+            assert!(workers(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn networks_are_ranges_or_addresses() {
         assert_eq!(network("10.0.0.0/8").unwrap().to_string(), "10.0.0.0/8");
         assert_eq!(network("::1").unwrap().to_string(), "::1/128");
