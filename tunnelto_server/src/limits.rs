@@ -68,6 +68,9 @@ pub const SETTLED: Duration = Duration::from_millis(100);
 /// Idle streams kept per connection.
 pub const MAX_IDLE_STREAMS: usize = 256;
 
+/// Shards: more threads than any machine has cores for.
+pub const MAX_WORKERS: usize = 1024;
+
 /// Visitor connections at once: below the descriptors that most systems grant after raising the soft limit.
 pub const MAX_VISITORS: usize = 16_384;
 

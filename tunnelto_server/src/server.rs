@@ -12,7 +12,7 @@ use tokio::{
     net::TcpListener,
     runtime::LocalRuntime,
     sync::oneshot,
-    task::{JoinSet, spawn_local},
+    task::{JoinError, JoinSet, spawn_local},
 };
 
 use crate::{
@@ -89,24 +89,20 @@ impl Bound {
             visitors: Places::new(MAX_VISITORS),
             visitor_port: addresses.visitors.port(),
         };
-        let mut in_progress = Vec::new();
-        let mut workers = Vec::new();
-        for (number, (door, inbox)) in visitors.into_iter().zip(inboxes).enumerate() {
-            in_progress.push(Gauge::default());
-            let in_progress = in_progress[number].clone();
-            workers.push(Worker { id: ShardId(number), door, inbox, in_progress, shared: shared.clone() });
-        }
-
         // Started from the inside out: who serves before who lets in.
         let mut loops = JoinSet::new();
         loops.spawn_local(forget_gone(registry.clone()));
         let mut shards = JoinSet::new();
-        for worker in workers {
-            if worker.id == ShardId(0) {
-                shards.spawn_local(worker.run());
-            } else {
-                shards.spawn_local(on_a_thread(worker));
-            }
+        let mut in_progress = Vec::new();
+        for (number, (door, inbox)) in visitors.into_iter().zip(inboxes).enumerate() {
+            let gauge = Gauge::default();
+            in_progress.push(gauge.clone());
+            let shared = shared.clone();
+            let worker = Worker { id: ShardId(number), door, inbox, in_progress: gauge, shared };
+            match number {
+                0 => shards.spawn_local(worker.run()),
+                _ => shards.spawn_local(on_a_thread(worker)),
+            };
         }
         let peer_server = PeerServer::new(registry, shutdown.clone());
         let peers = Door::new(TcpListener::from_std(peers)?, Places::new(MAX_PEERS));
@@ -122,7 +118,7 @@ impl Bound {
             }
             Some(stopped) = shards.join_next() => {
                 tracing::error!(?stopped, "a shard that never ends has ended; stopping");
-                result = stopped.unwrap_or_else(|error| Err(io::Error::other(error)));
+                result = outcome(stopped);
             }
         }
         // Stopped from the outside in. New clients are refused from now on (control_server); visitors are served
@@ -138,10 +134,15 @@ impl Bound {
         loops.shutdown().await;
         shutdown.end();
         while let Some(stopped) = shards.join_next().await {
-            result = result.and(stopped.unwrap_or_else(|error| Err(io::Error::other(error))));
+            result = result.and(outcome(stopped));
         }
         result
     }
+}
+
+/// What a shard's task came to.
+fn outcome(stopped: Result<io::Result<()>, JoinError>) -> io::Result<()> {
+    stopped.map_err(io::Error::other)?
 }
 
 /// Runs a shard on a thread of its own, to its end.

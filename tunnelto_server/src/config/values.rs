@@ -6,10 +6,7 @@ use ipnet::IpNet;
 use tunnelto_lib::name::{Hostname, Label};
 
 use super::PublicUrl;
-use crate::sign::MasterKeys;
-
-/// More threads than any machine has cores for.
-const MAX_WORKERS: usize = 1024;
+use crate::{limits::MAX_WORKERS, sign::MasterKeys};
 
 pub fn host(text: &str) -> Result<Hostname, String> {
     Hostname::parse(text.trim())

@@ -105,13 +105,15 @@ pub async fn serve<H: Handler>(
             Ok(local) => answer_locally(&mut visitor, &mut exchange, &request, &local).await,
             Err(refusal) => refuse(&mut visitor, &mut exchange, &request, refusal).await,
         };
-        if let Next::Move { to, sent } = next {
+        if matches!(next, Next::Move { .. }) {
             exchange.move_on();
-            return Some(HandOver::new(Elsewhere::Shard(to), visitor, busy, &head, &sent));
         }
         drop(exchange);
         match next {
-            Next::Another | Next::Move { .. } => {}
+            Next::Another => {}
+            Next::Move { to, sent } => {
+                return Some(HandOver::new(Elsewhere::Shard(to), visitor, busy, &head, &sent));
+            }
             Next::Close => return None,
             Next::Linger => {
                 visitor.linger().await;
