@@ -7,6 +7,7 @@ mod cases;
 mod client_cli;
 mod http;
 mod http2;
+mod instances;
 mod local_endings;
 mod memory;
 mod names;

@@ -8,13 +8,15 @@ pub mod process;
 
 pub mod part;
 
-pub mod client;
-pub mod published;
-pub mod server;
-
-pub mod http2;
 pub mod origin;
 pub mod visitor;
+
+pub mod server;
+
+pub mod client;
+pub mod cluster;
+pub mod http2;
+pub mod published;
 
 pub mod wormhole;
 

@@ -4,13 +4,17 @@ use std::{net::SocketAddr, sync::Arc};
 
 use tempfile::TempDir;
 
-use crate::process::{Process, binary, home};
+use crate::{
+    process::{Process, binary, home},
+    visitor::Visitor,
+};
 
 pub struct Server {
     pub process: Process,
     pub visitors: SocketAddr,
     pub clients: SocketAddr,
     pub peers: SocketAddr,
+    pub admin: SocketAddr,
     pub home: Arc<TempDir>,
 }
 
@@ -28,7 +32,7 @@ impl Server {
     }
 
     pub fn with() -> Starting {
-        let any_port = ["PORT", "CTRL_PORT", "NET_PORT"].map(|name| (name, "0".to_owned()));
+        let any_port = ["PORT", "CTRL_PORT", "NET_PORT", "ADMIN_PORT"].map(|name| (name, "0".to_owned()));
         let mut environment = any_port.to_vec();
         environment.push(("BIND", "127.0.0.1".to_owned()));
         Starting { environment, home: home(), descriptors: None }
@@ -36,7 +40,7 @@ impl Server {
 
     /// Ends this one and starts another in its place: same ports, same data.
     pub async fn restart(self, signal: &str) -> Self {
-        let Self { mut process, visitors, clients, peers, home } = self;
+        let Self { mut process, visitors, clients, peers, home, .. } = self;
         process.signal(signal);
         process.exit().await;
         Self::with()
@@ -46,6 +50,15 @@ impl Server {
             .home(home)
             .start()
             .await
+    }
+
+    /// What `/metrics` says of one line, such as `tunnelto_lookups_total{result="peer"}`; 0 while there is none.
+    pub async fn metric(&self, line: &str) -> f64 {
+        let mut operator = Visitor::connect(self.admin).await;
+        operator.send("GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await;
+        let text = operator.answer().await.text();
+        let value = text.lines().find_map(|found| found.strip_prefix(line)?.trim().parse().ok());
+        value.unwrap_or(0.0)
     }
 
     /// The address that clients are given.
@@ -94,6 +107,6 @@ impl Starting {
             address
         };
         let (visitors, clients, peers) = (address("visitors="), address("clients="), address("peers="));
-        Server { process, visitors, clients, peers, home: self.home }
+        Server { process, visitors, clients, peers, admin: address("admin="), home: self.home }
     }
 }

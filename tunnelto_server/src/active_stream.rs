@@ -146,6 +146,10 @@ impl ActiveStream {
         self.connection.protocol()
     }
 
+    pub fn connection(&self) -> ConnectionId {
+        self.connection.id
+    }
+
     /// The exchange is over and the local service keeps its connection, for `keep_alive` if it said so: the stream waits for
     /// the next one.
     pub fn give_back(self, keep_alive: Option<Duration>) {

@@ -19,7 +19,7 @@ use crate::{
         is_first_start, reference,
     },
     edge::listener::BindError,
-    server::{Addresses, Server},
+    server::{Addresses, Server, StartError},
     shutdown::Shutdown,
 };
 
@@ -35,10 +35,23 @@ pub enum CommandError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Secret(#[from] SecretError),
-    #[error("{0}; is another server running? Each door has its setting: PORT, CTRL_PORT, NET_PORT")]
-    Bind(#[from] BindError),
+    #[error(
+        "{0}; is another server running? Each door has its setting: PORT, CTRL_PORT, NET_PORT, ADMIN_PORT"
+    )]
+    Bind(BindError),
+    #[error(transparent)]
+    Start(StartError),
     #[error("the system refused: {0}")]
     Io(#[from] std::io::Error),
+}
+
+impl From<StartError> for CommandError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Bind(error) => Self::Bind(error),
+            other => Self::Start(other),
+        }
+    }
 }
 
 pub fn log(directives: &str) {
@@ -66,12 +79,20 @@ pub fn serve(settings: Settings) -> Result<ExitCode, CommandError> {
         let shutdown = Shutdown::default();
         let hosts: Vec<_> = config.allowed_hosts.iter().map(ToString::to_string).collect();
         let auth = config.auth;
+        let cluster = config.cluster.clone();
+        let instance = config.instance.clone();
         let bound = Server::bind(config)?;
-        tracing::info!(
-            hosts = hosts.join(","),
-            ?auth,
-            "alone: no CLUSTER is set, tunnels are found on this instance only"
-        );
+        let hosts = hosts.join(",");
+        match cluster {
+            None => {
+                tracing::info!(
+                    hosts,
+                    ?auth,
+                    "alone: no CLUSTER is set, tunnels are found on this instance only"
+                );
+            }
+            Some(cluster) => tracing::info!(hosts, ?auth, instance, ?cluster, "one of a cluster"),
+        }
         publish(&bound.addresses)?;
         tokio::task::spawn_local(stop_on_signals(shutdown.clone()));
         bound.run(shutdown).await?;
@@ -132,8 +153,8 @@ fn first_key(config: &Config) -> Result<(), CommandError> {
 
 /// One line for whoever started us, with the addresses that the doors really have.
 fn publish(addresses: &Addresses) -> std::io::Result<()> {
-    let Addresses { visitors, clients, peers } = addresses;
-    print(&format!("listening visitors={visitors} clients={clients} peers={peers}"))
+    let Addresses { visitors, clients, peers, admin } = addresses;
+    print(&format!("listening visitors={visitors} clients={clients} peers={peers} admin={admin}"))
 }
 
 fn print(line: &str) -> std::io::Result<()> {

@@ -10,7 +10,9 @@ pub enum Refusal {
     TunnelNotFound,
     TunnelOffline,
     TunnelRefused,
+    LocatingFailed,
     ProxyingFailed,
+    PeerBusy,
     TooMany,
     UpstreamTimeout,
     Forbidden,
@@ -22,12 +24,14 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::InvalidHost,
         Self::TunnelNotFound,
         Self::TunnelOffline,
         Self::TunnelRefused,
+        Self::LocatingFailed,
         Self::ProxyingFailed,
+        Self::PeerBusy,
         Self::TooMany,
         Self::UpstreamTimeout,
         Self::Forbidden,
@@ -44,7 +48,9 @@ impl Refusal {
             Self::TunnelNotFound => "tunnel_not_found",
             Self::TunnelOffline => "tunnel_offline",
             Self::TunnelRefused => "tunnel_refused",
+            Self::LocatingFailed => "locating_failed",
             Self::ProxyingFailed => "proxying_failed",
+            Self::PeerBusy => "peer_busy",
             Self::TooMany => "too_many",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::Forbidden => "forbidden",
@@ -59,7 +65,9 @@ impl Refusal {
         match self {
             Self::InvalidHost | Self::BadRequest(_) => StatusCode::BAD_REQUEST,
             Self::TunnelNotFound => StatusCode::NOT_FOUND,
-            Self::TunnelOffline | Self::TooMany => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TunnelOffline | Self::LocatingFailed | Self::PeerBusy | Self::TooMany => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::TunnelRefused | Self::ProxyingFailed => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::Forbidden => StatusCode::FORBIDDEN,
@@ -69,13 +77,15 @@ impl Refusal {
         }
     }
 
-    /// The body of a plain answer. The first six are the original's words.
+    /// The body of a plain answer. The original's words where it has any.
     pub fn words(self) -> &'static str {
         match self {
             Self::InvalidHost => "Error: Invalid Hostname",
             Self::TunnelNotFound => "Error: Tunnel Not Found",
             Self::TunnelOffline => "Error: Tunnel Offline",
             Self::TunnelRefused => "Tunnel says: connection refused.",
+            Self::LocatingFailed => "Error: Error finding tunnel",
+            Self::PeerBusy => "Error: Too Many Requests For One Instance",
             Self::ProxyingFailed => "Error: Error proxying tunnel",
             Self::TooMany => "Error: Too Many Requests For This Tunnel",
             Self::UpstreamTimeout => "Error: The Local Service Took Too Long",
@@ -98,6 +108,12 @@ impl Refusal {
             Self::TunnelRefused => {
                 "The tunnel is open, but nothing answers on its local port. Is the service running?"
             }
+            Self::LocatingFailed => {
+                "Not every instance of this server could be asked for the tunnel. It may be found in a moment."
+            }
+            Self::PeerBusy => {
+                "The instance that serves the tunnel has as much to do as it can. Try again in a moment."
+            }
             Self::ProxyingFailed => "The local service broke off before it had answered.",
             Self::TooMany => "The tunnel has as much to do as its client allows. Try again in a moment.",
             Self::UpstreamTimeout => "The local service accepted the request but sent no answer in time.",
@@ -113,7 +129,7 @@ impl Refusal {
     pub fn retry_after(self) -> Option<u32> {
         match self {
             Self::TunnelOffline => Some(5),
-            Self::TooMany => Some(1),
+            Self::LocatingFailed | Self::PeerBusy | Self::TooMany => Some(1),
             _ => None,
         }
     }

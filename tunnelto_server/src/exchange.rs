@@ -8,6 +8,7 @@ use http::Method;
 use tunnelto_lib::name::Label;
 
 use crate::{
+    active_stream::ConnectionId,
     error::Refusal,
     observability::access_log::{self, Line},
 };
@@ -15,7 +16,10 @@ use crate::{
 /// Rides along from classify to record.
 pub struct Exchange {
     pub began: Instant,
+    /// Who is believed to be the visitor.
     pub visitor: SocketAddr,
+    /// Whose connection it is.
+    pub peer: SocketAddr,
     pub method: Method,
     pub target: Bytes,
     /// The tunnel, once routed.
@@ -26,7 +30,21 @@ pub struct Exchange {
     pub outcome: Outcome,
     /// It has come from another shard.
     pub has_moved: bool,
+    pub reach: Reach,
+    /// Connections whose local service has refused it.
+    pub avoid: Vec<ConnectionId>,
     is_recorded: bool,
+}
+
+/// How far it may be brought to the tunnel's client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// To another instance, with its whole connection.
+    Pipe,
+    /// To another instance, by itself.
+    Request,
+    /// It was brought here.
+    Here,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,10 +61,11 @@ pub enum Outcome {
 }
 
 impl Exchange {
-    pub fn new(visitor: SocketAddr, method: Method, target: Bytes) -> Self {
+    pub fn new(visitor: SocketAddr, peer: SocketAddr, method: Method, target: Bytes) -> Self {
         Self {
             began: Instant::now(),
             visitor,
+            peer,
             method,
             target,
             name: None,
@@ -55,6 +74,8 @@ impl Exchange {
             bytes_out: 0,
             outcome: Outcome::Aborted,
             has_moved: false,
+            reach: Reach::Request,
+            avoid: Vec::new(),
             is_recorded: false,
         }
     }

@@ -12,17 +12,18 @@ pub mod shutdown;
 
 pub mod observability;
 
+pub mod active_stream;
 pub mod error;
 pub mod exchange;
 
 pub mod policy;
 
-pub mod active_stream;
+pub mod parking;
+
 pub mod connected_clients;
 pub mod shard;
 
 pub mod network;
-pub mod relay;
 
 pub mod routing;
 
@@ -30,11 +31,14 @@ pub mod pool;
 
 pub mod upstream;
 
+pub mod relay;
+
 pub mod auth;
 pub mod edge;
 
 pub mod control;
 
+pub mod admin;
 pub mod control_server;
 pub mod remote;
 

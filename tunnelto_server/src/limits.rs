@@ -112,6 +112,53 @@ pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(15);
 pub const MAX_PARKED_NAME: usize = 100;
 pub const MAX_PARKED: usize = 2000;
 
+/// How often a parked visitor looks for its tunnel on other instances, whose word may not come by itself.
+pub const PARKED_LOOK: Duration = Duration::from_millis(250);
+
+/// One question to another instance, and all questions about one name.
+pub const QUESTION_TIME: Duration = Duration::from_secs(2);
+
+/// Opening a connection to another instance on a private network.
+pub const PEER_CONNECT: Duration = Duration::from_millis(500);
+
+/// From the hop's first bytes to the byte that says whose the tunnel is.
+pub const HOP_ANSWER: Duration = Duration::from_secs(2);
+
+/// How often one request looks for the instance that serves its tunnel.
+pub const MAX_LOOKS: usize = 2;
+
+/// How far the clocks of two instances may differ, and how long what one has signed may be on its way.
+pub const SIGNED_LIFE: Duration = Duration::from_secs(60);
+
+/// How often each instance asks the others for what is new.
+pub const NEWS_EVERY: Duration = Duration::from_secs(1);
+
+/// Names in one answer to that, and bytes of an answer.
+pub const NEWS_NAMES: usize = 10_000;
+pub const MAX_PEER_ANSWER: usize = 8 * 1024 * 1024;
+
+/// A name that other instances said they have, and that nobody has.
+pub const KNOW_YES: Duration = Duration::from_secs(10);
+pub const KNOW_NO: Duration = Duration::from_secs(1);
+
+/// Names of which either is remembered at once.
+pub const MAX_KNOWN: usize = 65_536;
+
+/// What an instance is said to have is asked for again, for so long after it turned out to be wrong.
+pub const DOUBT: Duration = Duration::from_secs(2);
+
+/// Names that are asked for at once: visitors may make names up faster than they can be asked for.
+pub const MAX_LOOKUPS: usize = 1024;
+
+/// Questions to other instances at once while what is new is fetched.
+pub const NEWS_AT_ONCE: usize = 64;
+
+/// A hop's first bytes, in bytes: addresses and what is signed fill a few hundred.
+pub const MAX_HOP_HEAD: usize = 4096;
+
+/// Visitors at once that one other instance is brought.
+pub const PEER_HOPS: usize = 4096;
+
 /// Life of a reconnect token; each Ping brings a fresh one.
 pub const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
 

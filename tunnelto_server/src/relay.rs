@@ -12,9 +12,9 @@ use tokio::{
 use tunnelto_lib::{packet::ResetCode, read_buffer::ReadBuffer};
 
 use crate::{
-    active_stream::ActiveStream,
     io::{Timer, within, write_both},
     limits::{PROTOCOL_1_LINGER, VISITOR_STALL},
+    upstream::Upstream,
 };
 
 /// Both directions broke for the same reason: one side is gone.
@@ -22,7 +22,7 @@ struct Broken;
 
 /// Tells the visitor of the switch and carries bytes until both sides have finished or one is gone. `early` is
 /// what the visitor, `rest` what the service has sent ahead.
-pub async fn switch(visitor: &mut TcpStream, early: Bytes, stream: &ActiveStream, head: Bytes, rest: Bytes) {
+pub async fn switch(visitor: &mut TcpStream, early: Bytes, stream: &Upstream, head: Bytes, rest: Bytes) {
     let consumed = rest.len();
     if !matches!(within(VISITOR_STALL, write_both(visitor, head, rest)).await, Ok(Ok(()))) {
         return;
@@ -36,7 +36,7 @@ pub async fn switch(visitor: &mut TcpStream, early: Bytes, stream: &ActiveStream
     }
 }
 
-async fn from_visitor(visitor: &mut ReadHalf<'_>, early: Bytes, stream: &ActiveStream) -> Result<(), Broken> {
+async fn from_visitor(visitor: &mut ReadHalf<'_>, early: Bytes, stream: &Upstream) -> Result<(), Broken> {
     stream.send(early).map_err(|_| Broken)?;
     let mut buffer = ReadBuffer::default();
     loop {
@@ -54,7 +54,7 @@ async fn from_visitor(visitor: &mut ReadHalf<'_>, early: Bytes, stream: &ActiveS
     }
 }
 
-async fn to_visitor(visitor: &mut WriteHalf<'_>, stream: &ActiveStream) -> Result<(), Broken> {
+async fn to_visitor(visitor: &mut WriteHalf<'_>, stream: &Upstream) -> Result<(), Broken> {
     let mut timer = Timer::default();
     while let Some(piece) = stream.recv().await.map_err(|_| Broken)? {
         let written = timer.within(VISITOR_STALL, visitor.write_all(&piece)).await;

@@ -4,29 +4,39 @@
 use std::{rc::Rc, sync::Arc};
 
 use tokio::{io::AsyncWriteExt, net::TcpStream};
-use tunnelto_lib::{name::Hostname, read_buffer::ReadBuffer};
+use tunnelto_lib::{
+    name::{Hostname, Label},
+    read_buffer::ReadBuffer,
+};
 
 use crate::{
     active_stream::{Reuse, ShardId},
     config::Config,
     control_server::ControlServer,
     edge::{
-        classify::{Kind, NO_TLS_HERE, classify},
+        brought,
+        classify::{Classified, Kind, NO_TLS_HERE, classify, go_on},
         forwarded::TrustedProxies,
         h1::{self, Elsewhere, HandOver},
         h2,
-        handler::{Handler, Health, Opening},
+        handler::{Bound, Handler, Health, Opening},
         handover::{Mailboxes, MovedVisitor, Parcel},
-        listener::Accepted,
+        listener::{Accepted, Arrival},
     },
     error::Refusal,
-    exchange::Exchange,
+    exchange::{Exchange, Reach},
     gauge::{Counted, Gauge},
+    limits::MAX_LOOKS,
+    network::{
+        hop,
+        peer::Peer,
+        proxy::{HopError, Hops, Reached, pipe},
+    },
     policy::Chain,
-    pool::{Moving, Pool},
+    pool::{Chosen, Pool},
     routing::{Destination, Table},
     shutdown::Shutdown,
-    upstream::tunnel::{self, Opened},
+    upstream::{Upstream, peer::PeerStream, tunnel},
 };
 
 /// Serves visitors of one shard.
@@ -38,6 +48,7 @@ pub struct Remote {
     pub proxies: TrustedProxies,
     pub control: ControlServer,
     pub mailboxes: Mailboxes,
+    pub hops: Hops,
     pub shutdown: Shutdown,
     /// Exchanges under way.
     pub in_progress: Gauge,
@@ -46,10 +57,23 @@ pub struct Remote {
 impl Remote {
     pub async fn serve(self: Rc<Self>, accepted: Accepted) {
         let Some(classified) = classify(accepted).await else { return };
+        match classified.kind {
+            Kind::Brought => {
+                let Some(classified) = self.receive(classified).await else { return };
+                self.serve_classified(classified).await;
+            }
+            _ => self.serve_classified(classified).await,
+        }
+    }
+
+    async fn serve_classified(self: Rc<Self>, classified: Classified) {
         let accepted = classified.accepted;
         match classified.kind {
             Kind::Http2 => h2::serve(accepted, classified.first, self).await,
-            Kind::Http1 | Kind::Unknown => self.serve_http1(accepted, classified.first, None).await,
+            // Whoever is brought twice has gone in a circle; it is read, and refused, as a request.
+            Kind::Http1 | Kind::Unknown | Kind::Brought => {
+                self.serve_http1(accepted, classified.first, None).await;
+            }
             Kind::Tls => {
                 let mut socket = accepted.socket;
                 // Whoever speaks TLS to a plain port may be gone already.
@@ -58,24 +82,49 @@ impl Remote {
         }
     }
 
+    /// Takes what another instance brings, if its tunnel is here.
+    async fn receive(&self, classified: Classified) -> Option<Classified> {
+        let (accepted, first) =
+            brought::receive(classified, &self.hops, |name| self.pool.serves(name)).await?;
+        go_on(accepted, first).await
+    }
+
     /// A visitor whose request was read on another shard.
     pub async fn serve_moved(self: Rc<Self>, moved: MovedVisitor) {
-        let MovedVisitor { socket, first, peer, place, busy } = moved;
+        let MovedVisitor { socket, first, peer, place, arrival, busy } = moved;
         // Fails only where the runtime is at its end.
         let Ok(socket) = TcpStream::from_std(socket) else { return };
         let first = ReadBuffer { bytes: first.into() };
-        self.serve_http1(Accepted { socket, peer, place }, first, Some(busy)).await;
+        self.serve_http1(Accepted { socket, peer, place, arrival }, first, Some(busy)).await;
     }
 
     async fn serve_http1(&self, accepted: Accepted, first: ReadBuffer, moved: Option<Counted>) {
         let Some(handed) = h1::serve(accepted, first, moved, self).await else { return };
-        let HandOver { to, socket, first, peer, place, busy } = handed;
+        let HandOver { to, socket, first, peer, place, arrival, busy } = handed;
         match to {
             Elsewhere::Control => self.control.clone().serve(socket, first, peer).await,
             Elsewhere::Shard(shard) => {
                 let Ok(socket) = socket.into_std() else { return };
-                let moved = MovedVisitor { socket, first, peer, place, busy };
+                let moved = MovedVisitor { socket, first, peer, place, arrival, busy };
                 self.hand_over(shard, Parcel::Visitor(Box::new(moved))).await;
+            }
+            Elsewhere::Peer(Reached { socket: there, place: _hop, .. }) => {
+                drop(busy);
+                pipe(socket, there, &self.in_progress).await;
+                drop(place);
+            }
+        }
+    }
+
+    /// One request's way to another instance.
+    async fn reach(&self, exchange: &Exchange, peer: Arc<Peer>, name: &Label) -> Result<Upstream, HopError> {
+        let reached = self.hops.reach(&peer, hop::Kind::Request, name, exchange.peer).await;
+        let directory = self.pool.directory.clone();
+        match reached {
+            Ok(reached) => Ok(Upstream::Peer(PeerStream::new(reached, peer, name.clone(), directory))),
+            Err(error) => {
+                directory.doubt(&peer, name);
+                Err(error)
             }
         }
     }
@@ -88,13 +137,36 @@ impl Handler for Remote {
             Destination::Home => return Ok(Opening::Home(self.config.home_url.clone())),
             Destination::Wormhole => return Ok(Opening::Wormhole),
         };
-        exchange.name = Some(routed.name.clone());
+        let name = routed.name.clone();
+        exchange.name = Some(name.clone());
         let admitted = self.chain.admit(exchange, routed)?;
-        let moving = if exchange.has_moved { Moving::Unwelcome } else { Moving::Allowed };
-        let chosen = self.pool.choose(admitted, moving).await?;
-        Ok(match tunnel::open(chosen, reuse, exchange.visitor, host.as_str())? {
-            Opened::Stream(stream) => Opening::Stream(stream),
-            Opened::Elsewhere(shard) => Opening::Elsewhere(shard),
+        for _ in 0..MAX_LOOKS {
+            let connection = match self.pool.choose(&admitted, exchange).await? {
+                Chosen::Here(connection) => connection,
+                Chosen::Elsewhere(shard) => return Ok(Opening::Elsewhere(shard)),
+                Chosen::Peer(peer) if exchange.reach == Reach::Pipe => {
+                    return Ok(Opening::Pipe(Bound { peer, name }));
+                }
+                Chosen::Peer(peer) => match self.reach(exchange, peer, &name).await {
+                    Ok(stream) => return Ok(Opening::Stream(stream)),
+                    Err(HopError::Busy) => return Err(Refusal::PeerBusy),
+                    Err(_) => continue,
+                },
+            };
+            let stream = tunnel::open(&connection, reuse, exchange.visitor, host.as_str())?;
+            return Ok(Opening::Stream(stream));
+        }
+        Err(Refusal::ProxyingFailed)
+    }
+
+    async fn bring(&self, exchange: &Exchange, to: &Bound, first: &[&[u8]]) -> Result<Reached, Refusal> {
+        let brought = self.hops.bring(&to.peer, &to.name, exchange.peer, first).await;
+        brought.map_err(|error| match error {
+            HopError::Busy => Refusal::PeerBusy,
+            HopError::NotMine | HopError::Io(_) => {
+                self.pool.directory.doubt(&to.peer, &to.name);
+                Refusal::ProxyingFailed
+            }
         })
     }
 
@@ -104,6 +176,11 @@ impl Handler for Remote {
 
     fn health(&self) -> Health {
         if self.shutdown.is_draining() { Health::Draining } else { Health::Ok }
+    }
+
+    fn is_last(&self, arrival: &Arrival) -> bool {
+        let by = arrival.brought.as_ref().map(|brought| &brought.by);
+        self.shutdown.is_draining() || by.is_some_and(|by| self.pool.directory.is_draining(by))
     }
 
     async fn until_draining(&self) {

@@ -8,15 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hickory_resolver::net::NetError;
 use tokio::{
     net::TcpListener,
     runtime::LocalRuntime,
-    sync::oneshot,
+    sync::{oneshot, watch},
     task::{JoinError, JoinSet, spawn_local},
 };
 
 use crate::{
     active_stream::ShardId,
+    admin::Admin,
     config::{Bind, Config},
     connected_clients::ConnectedClients,
     control_server::ControlServer,
@@ -26,7 +28,17 @@ use crate::{
     },
     gauge::Gauge,
     limits::{MAX_CLIENTS, MAX_PEERS, MAX_VISITORS},
-    network::server::PeerServer,
+    network::{
+        Asker, Directory, Peers,
+        discovery::{Discovered, Discovery},
+        news,
+        peer::Introduction,
+        peers::Setting,
+        proxy::Hops,
+        server::{Answering, PeerServer},
+    },
+    observability::metrics::Metrics,
+    parking::Lot,
     policy::Chain,
     shutdown::Shutdown,
     worker::{Shared, Worker},
@@ -47,6 +59,8 @@ pub struct Bound {
     visitors: Vec<net::TcpListener>,
     clients: net::TcpListener,
     peers: net::TcpListener,
+    admin: net::TcpListener,
+    discovery: Option<Discovery>,
     pub addresses: Addresses,
 }
 
@@ -56,26 +70,78 @@ pub struct Addresses {
     pub visitors: SocketAddr,
     pub clients: SocketAddr,
     pub peers: SocketAddr,
+    pub admin: SocketAddr,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error("the system's DNS settings cannot be used ({0}); name a server in DNS_SERVER")]
+    Dns(#[from] NetError),
 }
 
 impl Server {
-    pub fn bind(config: Config) -> Result<Bound, BindError> {
+    pub fn bind(config: Config) -> Result<Bound, StartError> {
         let (visitors, visitors_at) = bind_all(config.bind, config.port, config.workers, "visitors (PORT)")?;
         let (clients, clients_at) = bind(config.bind, config.ctrl_port, "clients (CTRL_PORT)")?;
         // Alone there is nobody to ask, so nobody else may.
         let loopback = Bind::One(Ipv4Addr::LOCALHOST.into());
-        let (peers, peers_at) = bind(loopback, config.net_port, "peers (NET_PORT)")?;
-        let addresses = Addresses { visitors: visitors_at, clients: clients_at, peers: peers_at };
-        Ok(Bound { config: Arc::new(config), visitors, clients, peers, addresses })
+        let for_peers = if config.cluster.is_some() { config.bind } else { loopback };
+        let (peers, peers_at) = bind(for_peers, config.net_port, "peers (NET_PORT)")?;
+        let (admin, admin_at) = bind(loopback, config.admin_port, "the operator (ADMIN_PORT)")?;
+        let addresses =
+            Addresses { visitors: visitors_at, clients: clients_at, peers: peers_at, admin: admin_at };
+        let discovery = match config.cluster.clone() {
+            Some(cluster) => Some(Discovery::new(cluster, peers_at.port(), config.dns_server)?),
+            None => None,
+        };
+        Ok(Bound { config: Arc::new(config), visitors, clients, peers, admin, discovery, addresses })
     }
 }
 
 impl Bound {
     /// Serves until `shutdown` ends. Call it within a local runtime, which becomes the first shard's.
     pub async fn run(self, shutdown: Shutdown) -> io::Result<()> {
-        let Self { config, visitors, clients, peers, addresses } = self;
+        let Self { config, visitors, clients, peers, admin, discovery, addresses } = self;
         let drain = config.drain;
-        let registry = Arc::new(ConnectedClients::new(config.grace));
+        let lot: Arc<Lot> = Arc::default();
+        let metrics: Arc<Metrics> = Arc::default();
+        let registry = Arc::new(ConnectedClients::new(config.grace, lot.clone(), discovery.is_some()));
+        let introduction = Introduction {
+            instance: config.instance.clone(),
+            life: rand::random(),
+            port: addresses.visitors.port(),
+            tls_port: None,
+            draining: false,
+        };
+        let mut loops = JoinSet::new();
+        let directory = match discovery {
+            None => Directory::Alone,
+            Some(discovery) => {
+                let peers = Arc::new(Peers::new(Setting {
+                    introduction: introduction.clone(),
+                    asker: Asker::new(config.keys.clone(), config.instance.clone(), config.peer_connect),
+                    clients: registry.clone(),
+                    lot: lot.clone(),
+                    metrics: metrics.clone(),
+                    shutdown: shutdown.clone(),
+                    grace: config.grace,
+                }));
+                let (found, discovered) = watch::channel(Discovered::default());
+                loops.spawn_local(discovery.run(found));
+                loops.spawn_local(news::listen(peers.clone(), discovered));
+                Directory::Peers(peers)
+            }
+        };
+        let hops = Hops {
+            keys: config.keys.clone(),
+            instance: config.instance.as_str().into(),
+            most: config.peer_hops,
+            connect: config.peer_connect,
+            metrics: metrics.clone(),
+        };
+        let keys = config.keys.clone();
         let chain = Chain::new(config.blocked_addresses.clone());
         let (mailboxes, inboxes) = Mailboxes::new(visitors.len());
         let control = ControlServer::new(mailboxes.clone(), MAX_CLIENTS, chain.clone(), shutdown.clone());
@@ -87,10 +153,12 @@ impl Bound {
             mailboxes,
             shutdown: shutdown.clone(),
             visitors: Places::new(MAX_VISITORS),
+            directory: directory.clone(),
+            hops,
+            lot: lot.clone(),
             visitor_port: addresses.visitors.port(),
         };
         // Started from the inside out: who serves before who lets in.
-        let mut loops = JoinSet::new();
         loops.spawn_local(forget_gone(registry.clone()));
         let mut shards = JoinSet::new();
         let mut in_progress = Vec::new();
@@ -104,11 +172,16 @@ impl Bound {
                 _ => shards.spawn_local(on_a_thread(worker)),
             };
         }
-        let peer_server = PeerServer::new(registry, shutdown.clone());
+        let answering =
+            Answering { clients: registry.clone(), introduction, keys, shutdown: shutdown.clone() };
+        let peer_server = PeerServer::new(answering);
         let peers = Door::new(TcpListener::from_std(peers)?, Places::new(MAX_PEERS));
         loops.spawn_local(accept_peers(peers, peer_server));
         let clients = Door::new(TcpListener::from_std(clients)?, Places::new(MAX_CLIENTS));
         loops.spawn_local(accept_clients(clients, control));
+        let admin = Door::new(TcpListener::from_std(admin)?, Places::new(MAX_PEERS));
+        let operators = Admin::new(metrics, lot, directory.clone());
+        loops.spawn_local(accept_operators(admin, operators));
 
         let mut result = Ok(());
         tokio::select! {
@@ -126,7 +199,9 @@ impl Bound {
         shutdown.drain();
         tracing::info!(limit = ?drain, "draining");
         let deadline = Instant::now() + drain;
-        let is_quiet = || in_progress.iter().all(|gauge| gauge.count() == 0);
+        // Other instances are asked, and brought visitors, as long as a client of theirs is here.
+        let is_left = || directory.is_alone() || registry.is_empty();
+        let is_quiet = || is_left() && in_progress.iter().all(|gauge| gauge.count() == 0);
         until(deadline, &shutdown, is_quiet).await;
         // The last ones that wait at the doors have come in by then, and said what they want.
         tokio::time::sleep(DRAIN_LOOK).await;
@@ -182,7 +257,18 @@ async fn accept_peers(door: Door, peers: PeerServer) {
         let peers = peers.clone();
         spawn_local(async move {
             let _place = accepted.place;
-            peers.serve(accepted.socket).await;
+            peers.serve(accepted.socket, accepted.peer).await;
+        });
+    }
+}
+
+async fn accept_operators(door: Door, admin: Admin) {
+    loop {
+        let accepted = door.accept().await;
+        let admin = admin.clone();
+        spawn_local(async move {
+            let _place = accepted.place;
+            admin.serve(accepted.socket).await;
         });
     }
 }

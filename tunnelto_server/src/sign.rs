@@ -15,6 +15,11 @@ pub enum Purpose {
     ReconnectToken,
     /// Names for clients that ask for none: the same key gets the same name.
     DerivedName,
+    /// What one instance asks another.
+    PeerQuestion,
+    PeerAnswer,
+    /// What one instance says of a visitor that it brings to another.
+    Hop,
 }
 
 /// 32 bytes, and the key before it while clients still hold what that one signed.
@@ -49,14 +54,25 @@ impl MasterKeys {
         let (payload, signature) = sealed.split_once('.').ok_or(BadSignature::Malformed)?;
         let json = URL_SAFE_NO_PAD.decode(payload).map_err(|_| BadSignature::Malformed)?;
         let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| BadSignature::Malformed)?;
-        let ours = [Some(self.current), self.old]
-            .iter()
-            .flatten()
-            .any(|key| mac(key, purpose, &json).verify_slice(&signature).is_ok());
-        if !ours {
+        if !self.all().any(|key| mac(key, purpose, &json).verify_slice(&signature).is_ok()) {
             return Err(BadSignature::Foreign);
         }
         serde_json::from_slice(&json).map_err(|_| BadSignature::Malformed)
+    }
+
+    /// A signature that travels apart from what it signs, as URL-safe base64.
+    pub fn sign(&self, purpose: Purpose, message: &[u8]) -> String {
+        URL_SAFE_NO_PAD.encode(mac(&self.current, purpose, message).finalize().into_bytes())
+    }
+
+    /// Whether the signature is ours. The comparison takes constant time.
+    pub fn verify(&self, purpose: Purpose, message: &[u8], signature: &str) -> bool {
+        let Ok(signature) = URL_SAFE_NO_PAD.decode(signature) else { return false };
+        self.all().any(|key| mac(key, purpose, message).verify_slice(&signature).is_ok())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &[u8; 32]> {
+        std::iter::once(&self.current).chain(&self.old)
     }
 
     /// Eight bytes that only this server could have derived from `text`.
@@ -79,6 +95,9 @@ fn mac(key: &[u8; 32], purpose: Purpose, message: &[u8]) -> Hmac<Sha256> {
         Purpose::ClientKey => "client-key",
         Purpose::ReconnectToken => "reconnect-token",
         Purpose::DerivedName => "derived-name",
+        Purpose::PeerQuestion => "peer-question",
+        Purpose::PeerAnswer => "peer-answer",
+        Purpose::Hop => "hop",
     };
     let derived = keyed(key).chain_update(label).finalize().into_bytes();
     keyed(&derived).chain_update(message)

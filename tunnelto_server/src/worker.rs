@@ -26,6 +26,8 @@ use crate::{
     },
     gauge::Gauge,
     limits::GOODBYE,
+    network::{Directory, proxy::Hops},
+    parking::Lot,
     policy::Chain,
     pool::Pool,
     remote::Remote,
@@ -44,6 +46,9 @@ pub struct Shared {
     pub mailboxes: Mailboxes,
     pub shutdown: Shutdown,
     pub visitors: Arc<Places>,
+    pub directory: Directory,
+    pub hops: Hops,
+    pub lot: Arc<Lot>,
     /// Where the visitors' door really opened.
     pub visitor_port: u16,
 }
@@ -92,6 +97,7 @@ impl Worker {
 
 fn assemble(id: ShardId, in_progress: Gauge, shared: Shared) -> (Rc<Lobby>, Rc<Remote>) {
     let Shared { config, clients, chain, control, mailboxes, shutdown, visitor_port, .. } = shared;
+    let (directory, hops, lot) = (shared.directory, shared.hops, shared.lot);
     let shard = Rc::new(Shard::new(id));
     let lobby = Lobby {
         prover: Prover {
@@ -102,16 +108,25 @@ fn assemble(id: ShardId, in_progress: Gauge, shared: Shared) -> (Rc<Lobby>, Rc<R
         clients: clients.clone(),
         shard: shard.clone(),
         shutdown: shutdown.clone(),
+        directory: directory.clone(),
         visitor_port,
         config: config.clone(),
     };
     let remote = Remote {
         table: Table::new(config.allowed_hosts.clone()),
         chain,
-        pool: Pool::new(clients, shard),
+        pool: Pool {
+            clients,
+            shard,
+            directory,
+            lot,
+            metrics: hops.metrics.clone(),
+            shutdown: shutdown.clone(),
+        },
         proxies: TrustedProxies::new(config.trusted_proxies.clone()),
         control,
         mailboxes,
+        hops,
         shutdown,
         in_progress,
         config,

@@ -1,13 +1,21 @@
 //! The command line and the environment: each setting's names, default and meaning in one place.
 
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand};
 use ipnet::IpNet;
 use tunnelto_lib::name::{Hostname, Label};
 
-use super::{Auth, PublicUrl, values};
-use crate::sign::MasterKeys;
+use super::{
+    Auth, PublicUrl,
+    cluster::{Cluster, cluster},
+    values,
+};
+use crate::{limits::PEER_HOPS, sign::MasterKeys};
 
 /// Gives every connected tunnelto client a public name and carries what arrives there to it.
 #[derive(Parser, Debug)]
@@ -62,6 +70,27 @@ pub struct Settings {
     #[arg(long, env = "NET_PORT", default_value_t = 6000)]
     pub net_port: u16,
 
+    /// Where this instance is looked after: metrics; always on 127.0.0.1, 0 takes any free port
+    #[arg(long, env = "ADMIN_PORT", default_value_t = 7000)]
+    pub admin_port: u16,
+
+    /// Where the other instances are: dns:NAME (A, AAAA or SRV records), static:ADDRESS,ADDRESS, or static:/FILE with one
+    /// address per line, which may change at any time [default: dns:global.FLY_APP_NAME.internal on Fly.io, else alone]
+    #[arg(long, env = "CLUSTER", value_parser = cluster)]
+    pub cluster: Option<Cluster>,
+
+    /// The DNS server to ask, as ip:port [default: the system's]
+    #[arg(long, env = "DNS_SERVER", value_parser = values::dns_server)]
+    pub dns_server: Option<SocketAddr>,
+
+    /// Visitors at once that may be brought to one other instance; more are told to come again
+    #[arg(long, env = "PEER_HOPS", default_value_t = PEER_HOPS)]
+    pub peer_hops: usize,
+
+    /// How long connecting to another instance may take
+    #[arg(long, env = "PEER_CONNECT", default_value = "500ms", value_parser = values::duration)]
+    pub peer_connect: Duration,
+
     /// The address to listen on [default: all addresses, IPv4 and IPv6]
     #[arg(long, env = "BIND")]
     pub bind: Option<IpAddr>,
@@ -87,7 +116,8 @@ pub struct Settings {
     #[arg(long, env = "BLOCKED_IPS", value_delimiter = ',', value_parser = values::network)]
     pub blocked_ips: Vec<IpNet>,
 
-    /// CIDR ranges of proxies whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host count, separated by commas
+    /// CIDR ranges of proxies whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host count, separated by commas [default:
+    /// Fly.io's private ranges there, else none]
     #[arg(long, env = "TRUSTED_PROXIES", value_delimiter = ',', value_parser = values::network)]
     pub trusted_proxies: Vec<IpNet>,
 
@@ -105,7 +135,7 @@ pub struct Settings {
     #[arg(long, env = "DATA_DIR", global = true, value_parser = values::path)]
     pub data_dir: Option<PathBuf>,
 
-    /// Scheme and port of the URLs that clients print, such as https://example.com [default: http with PORT]
+    /// Scheme and port of the URLs that clients print, such as https://example.com [default: https on Fly.io, else http with PORT]
     #[arg(long, env = "PUBLIC_URL", value_parser = values::public_url)]
     pub public_url: Option<PublicUrl>,
 
@@ -120,6 +150,10 @@ pub struct Settings {
     /// How long open exchanges may take to finish when the server stops
     #[arg(long, env = "DRAIN", default_value = "20s", value_parser = values::duration)]
     pub drain: Duration,
+
+    /// The app's name on Fly.io, by which its instances find each other
+    #[arg(long, env = "FLY_APP_NAME", value_parser = values::word)]
+    pub fly_app_name: Option<String>,
 
     /// The instance's id on Fly.io [default: a random one]
     #[arg(long, env = "FLY_ALLOC_ID", value_parser = values::word)]

@@ -2,6 +2,7 @@
 //! into a [`Config`] before anything starts.
 
 pub mod cli;
+mod cluster;
 pub mod reference;
 mod secret;
 mod values;
@@ -18,6 +19,7 @@ use uuid::Uuid;
 
 use crate::sign::MasterKeys;
 use cli::Settings;
+pub use cluster::{Cluster, Endpoint};
 pub use secret::{SecretError, is_first_start};
 
 /// What the server runs with. Everything in it is valid.
@@ -27,6 +29,13 @@ pub struct Config {
     pub port: u16,
     pub ctrl_port: u16,
     pub net_port: u16,
+    pub admin_port: u16,
+    /// `None`: there are no other instances.
+    pub cluster: Option<Cluster>,
+    /// `None`: the system's.
+    pub dns_server: Option<SocketAddr>,
+    pub peer_hops: usize,
+    pub peer_connect: Duration,
     /// Shards, at least one.
     pub workers: usize,
     /// Never empty.
@@ -74,9 +83,17 @@ pub enum ConfigError {
     TunnelHost(Hostname),
     #[error("DATA_DIR: no home folder found to keep data in; set DATA_DIR")]
     NoDataDir,
+    #[error(
+        "a cluster needs MASTER_SIG_KEY, the same on every instance: they sign what they tell each other. Make it once with \
+         `openssl rand -hex 32`"
+    )]
+    NoMasterKey,
     #[error(transparent)]
     Secret(#[from] SecretError),
 }
+
+/// From where Fly.io's edge connects, and where an app's instances are.
+const FLY_PRIVATE: [&str; 2] = ["172.16.0.0/12", "fdaa::/16"];
 
 impl Config {
     /// Checks what one setting alone cannot know, fills in defaults, and makes DATA_DIR and the master key where
@@ -93,27 +110,44 @@ impl Config {
             Some(dir) => dir,
             None => dirs::data_dir().ok_or(ConfigError::NoDataDir)?.join("tunnelto"),
         };
+        let fly_app = settings.fly_app_name;
+        let on_fly = || fly_app.as_ref().map(|app| Cluster::Dns(format!("global.{app}.internal")));
+        let cluster = settings.cluster.or_else(on_fly);
         let keys = match settings.master_sig_key {
             Some(keys) => keys,
+            None if cluster.is_some() => return Err(ConfigError::NoMasterKey),
             None => secret::load_or_make(&data_dir)?,
         };
+        let mut trusted_proxies = settings.trusted_proxies;
+        let mut public_url = settings.public_url;
+        if fly_app.is_some() {
+            public_url = public_url.or(Some(PublicUrl { scheme: "https", port: None }));
+            if trusted_proxies.is_empty() {
+                trusted_proxies.extend(FLY_PRIVATE.iter().filter_map(|range| range.parse::<IpNet>().ok()));
+            }
+        }
         let instance = settings.fly_alloc_id.or(settings.fly_machine_id);
         Ok(Self {
             bind: settings.bind.map_or(Bind::All, Bind::One),
             port: settings.port,
             ctrl_port: settings.ctrl_port,
             net_port: settings.net_port,
+            admin_port: settings.admin_port,
+            cluster,
+            dns_server: settings.dns_server,
+            peer_hops: settings.peer_hops,
+            peer_connect: settings.peer_connect,
             workers: settings.workers.unwrap_or_else(cores),
             allowed_hosts,
             tunnel_host,
             blocked_names: settings.blocked_sub_domains,
             blocked_addresses: settings.blocked_ips,
-            trusted_proxies: settings.trusted_proxies,
+            trusted_proxies,
             auth,
             keys,
             instance: instance.unwrap_or_else(|| Uuid::new_v4().to_string()),
             data_dir,
-            public_url: settings.public_url,
+            public_url,
             home_url: settings.home_url,
             grace: settings.grace,
             drain: settings.drain,

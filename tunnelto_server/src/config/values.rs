@@ -1,6 +1,6 @@
 //! Parsers of single values. Each error says what was expected.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
 use tunnelto_lib::name::{Hostname, Label};
@@ -38,6 +38,13 @@ pub fn word(text: &str) -> Result<String, String> {
 
 pub fn path(text: &str) -> Result<PathBuf, String> {
     word(text).map(PathBuf::from)
+}
+
+/// Port 53 unless said otherwise.
+pub fn dns_server(text: &str) -> Result<SocketAddr, String> {
+    let text = text.trim();
+    let alone = text.parse().map(|ip: std::net::IpAddr| SocketAddr::from((ip, 53)));
+    text.parse().or(alone).map_err(|_| "expected an address such as 10.0.0.2:53".into())
 }
 
 /// A number and a unit: 500ms, 10s, 2m, 1h.

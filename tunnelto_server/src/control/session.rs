@@ -19,7 +19,7 @@ use tunnelto_lib::{
 
 use super::{
     heartbeat::{Beat, Heartbeat},
-    welcome::{Seat, Welcomed, welcome},
+    welcome::{Names, Seat, Welcomed, welcome},
     wire::Fresh,
 };
 use crate::{
@@ -29,6 +29,7 @@ use crate::{
     connected_clients::{ConnectedClients, Farewell, Order, Reason},
     gauge::Gauge,
     limits::{HELLO_TIME, IDLE_STREAM, PROBE_LOOK, PROTOCOL_1_STREAMS, TCP_USER_TIMEOUT},
+    network::Directory,
     shard::Shard,
     shutdown::Shutdown,
 };
@@ -40,6 +41,7 @@ pub struct Lobby {
     pub clients: Arc<ConnectedClients>,
     pub shard: Rc<Shard>,
     pub shutdown: Shutdown,
+    pub directory: Directory,
     /// Where the visitors' door really opened.
     pub visitor_port: u16,
 }
@@ -63,7 +65,8 @@ pub async fn run(lobby: &Lobby, socket: std::net::TcpStream, first: Bytes) {
     let protocol = hello.negotiated();
     let (orders, inbox) = mpsc::channel(ORDERS);
     let seat = Seat { connection: id, load: load.clone(), orders };
-    let welcomed = match welcome(&hello, &lobby.prover, &lobby.clients, &seat).await {
+    let names = Names { clients: &lobby.clients, directory: &lobby.directory };
+    let welcomed = match welcome(&hello, &lobby.prover, &names, &seat).await {
         Ok(welcomed) => welcomed,
         Err(refusal) => {
             tracing::info!(code = refusal.code(), name = ?hello.sub_domain, "client refused");
@@ -92,6 +95,7 @@ pub async fn run(lobby: &Lobby, socket: std::net::TcpStream, first: Bytes) {
     let mux = Mux::new(settings, Instant::now());
     let connection = Connection::new(id, mux.clone(), load);
     lobby.shard.add(connection.clone());
+    lobby.clients.ready(&claimed.welcomed.name, id);
     let name = claimed.welcomed.name.clone();
     tracing::info!(%name, protocol, client = %claimed.welcomed.client_id, "tunnel open");
 
@@ -114,6 +118,8 @@ pub async fn run(lobby: &Lobby, socket: std::net::TcpStream, first: Bytes) {
     };
     let end = session.serve(&claimed.welcomed).await;
     claimed.farewell = end.farewell(protocol);
+    // First, so that nobody is sent here any more.
+    drop(claimed);
     tracing::info!(%name, reason = %end, "tunnel closed");
     session.leave(&end).await;
 }
@@ -146,6 +152,8 @@ enum End {
     Replaced,
     #[error("another session of the owner has taken the name")]
     TakenOver,
+    #[error("another owner had the name first, on another instance")]
+    LostClaim,
     #[error("the server stops")]
     Stopping,
 }
@@ -172,6 +180,7 @@ impl Session<'_> {
                     }
                     Order::Leave(Reason::Replaced) => return End::Replaced,
                     Order::Leave(Reason::TakenOver) => return End::TakenOver,
+                    Order::Leave(Reason::LostClaim) => return End::LostClaim,
                 },
                 incoming = self.reader.next() => match incoming {
                     Ok(Incoming::Ping(_)) => self.answer_probes(),
@@ -236,9 +245,10 @@ impl Session<'_> {
         self.connection.drop_idle();
         let says = match end {
             End::Lost(_) | End::Dead | End::Unwritable => false,
-            End::TakenOver => {
+            End::TakenOver | End::LostClaim => {
                 if self.knows_terminate {
-                    self.mux.terminate(self.terminate("taken_over", &end.to_string()));
+                    let code = if matches!(end, End::LostClaim) { "lost_claim" } else { "taken_over" };
+                    self.mux.terminate(self.terminate(code, &end.to_string()));
                 }
                 true
             }
@@ -295,7 +305,7 @@ fn success(lobby: &Lobby, welcomed: &Welcomed, protocol: u8) -> ServerHello {
         capabilities: Vec::new(),
         urls: vec![lobby.config.url_of(name, lobby.visitor_port)],
         instance: lobby.config.instance.clone(),
-        connections: 1,
+        connections: if lobby.directory.count() > 0 { 2 } else { 1 },
         reconnect_token: lobby.prover.token(name, owner, *session),
     });
     ServerHello::Success(Box::new(Success {

@@ -5,11 +5,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use tokio::{
-    sync::{mpsc, oneshot},
-    task::JoinSet,
-    time::timeout,
-};
+use tokio::sync::mpsc;
 use tunnelto_lib::{
     hello::{ClientHello, Kind, Refusal, ServerHello},
     name::Label,
@@ -18,9 +14,11 @@ use tunnelto_lib::{
 use crate::{
     active_stream::ConnectionId,
     auth::{Proved, Prover, Refused, Wish},
-    connected_clients::{Claim, ConnectedClients, Holder, Member, Order, Owner, Verdict},
+    connected_clients::{
+        Claim, ConnectedClients, Farewell, Holder, Member, Order, Owner, Verdict, any_alive,
+    },
     gauge::Gauge,
-    limits::PROBE_TIME,
+    network::{Contested, Directory},
 };
 
 /// A client that has its name.
@@ -56,7 +54,7 @@ pub enum Final {
 pub async fn welcome(
     hello: &ClientHello,
     prover: &Prover,
-    clients: &ConnectedClients,
+    names: &Names<'_>,
     seat: &Seat,
 ) -> Result<Welcomed, Final> {
     let tunnel = hello.tunnel.as_ref();
@@ -79,62 +77,97 @@ pub async fn welcome(
         },
     };
     let name = match &proved.wish {
-        Wish::Exactly(name) => insist(clients, claim(name.clone())).await.then(|| name.clone()),
-        Wish::Rather(name) if insist(clients, claim(name.clone())).await => Some(name.clone()),
-        Wish::Rather(_) | Wish::Any => any_name(clients, prover, &proved, claim).await,
+        Wish::Exactly(name) => names.insist(claim(name.clone())).await.then(|| name.clone()),
+        Wish::Rather(name) if names.insist(claim(name.clone())).await => Some(name.clone()),
+        Wish::Rather(_) | Wish::Any => names.any_name(prover, &proved, claim).await,
     };
     let Proved { owner, client_id, session, has_key, .. } = proved;
     name.map(|name| Welcomed { name, owner, client_id, session, has_key }).ok_or(Final::NameTaken)
 }
 
-/// Claims one name; a holder that may be dead is asked for a sign of life first.
-async fn insist(clients: &ConnectedClients, claim: Claim) -> bool {
-    match clients.claim(claim.clone(), Holder::Unknown, Instant::now()) {
-        Verdict::Granted => true,
-        Verdict::Taken => false,
-        Verdict::Held(members) if any_alive(&members).await => false,
-        Verdict::Held(members) => {
-            let silent = Holder::Silent(members.iter().map(|member| member.connection).collect());
-            matches!(clients.claim(claim, silent, Instant::now()), Verdict::Granted)
-        }
-    }
+/// Where names are claimed: here, and against the other instances.
+pub struct Names<'l> {
+    pub clients: &'l ConnectedClients,
+    pub directory: &'l Directory,
 }
 
-/// Asks all at once: a pool's dead members cost one wait.
-async fn any_alive(members: &[Member]) -> bool {
-    let mut answers = JoinSet::new();
-    for member in members {
-        let (alive, answer) = oneshot::channel();
-        member.order(Order::Probe(alive));
-        answers.spawn_local(answer);
+impl Names<'_> {
+    /// Claims one name; a holder that may be dead is asked for a sign of life first.
+    async fn insist(&self, claim: Claim) -> bool {
+        let granted = match self.clients.claim(claim.clone(), &Holder::Unknown, Instant::now()) {
+            Verdict::Granted(granted) => granted,
+            Verdict::Taken => return false,
+            Verdict::Held(members) if any_alive(&members).await => return false,
+            Verdict::Held(members) => {
+                let silent = Holder::Silent(members.iter().map(|member| member.connection).collect());
+                match self.clients.claim(claim.clone(), &silent, Instant::now()) {
+                    Verdict::Granted(granted) => granted,
+                    Verdict::Taken | Verdict::Held(_) => return false,
+                }
+            }
+        };
+        granted.is_settled || self.directory.is_alone() || self.contest(&claim).await
     }
-    let any = async {
-        while let Some(answer) = answers.join_next().await {
-            if matches!(answer, Ok(Ok(()))) {
-                return true;
+
+    /// Withdraws what another instance's claim comes before.
+    async fn contest(&self, claim: &Claim) -> bool {
+        let mut seat = Given {
+            clients: self.clients,
+            name: &claim.name,
+            connection: claim.member.connection,
+            is_kept: false,
+        };
+        let Some(mine) = self.clients.held(&claim.name, Instant::now()) else { return false };
+        match self.directory.contest(&claim.name, mine, claim.takeover).await {
+            Contested::Won { since, took_over } => {
+                self.clients.settle(&claim.name, since, took_over);
+                seat.keep();
+                true
+            }
+            Contested::Lost => false,
+        }
+    }
+
+    /// A key's own names come in a fixed row; one whose connection may be dead is asked for before the next is taken.
+    async fn any_name(
+        &self,
+        prover: &Prover,
+        proved: &Proved,
+        claim: impl Fn(Label) -> Claim,
+    ) -> Option<Label> {
+        for attempt in 0..NAMES_TO_TRY {
+            let name = prover.made_up_name(proved, attempt);
+            let may_be_had = !prover.blocked_names.contains(&name)
+                && self.clients.may_belong_to(&name, &proved.owner, Instant::now());
+            if may_be_had && self.insist(claim(name.clone())).await {
+                return Some(name);
             }
         }
-        false
-    };
-    timeout(PROBE_TIME, any).await.unwrap_or(false)
+        None
+    }
 }
 
-/// A key's own names come in a fixed row; one whose connection may be dead is asked for before the next is taken.
-async fn any_name(
-    clients: &ConnectedClients,
-    prover: &Prover,
-    proved: &Proved,
-    claim: impl Fn(Label) -> Claim,
-) -> Option<Label> {
-    for attempt in 0..NAMES_TO_TRY {
-        let name = prover.made_up_name(proved, attempt);
-        let may_be_had = !prover.blocked_names.contains(&name)
-            && clients.may_belong_to(&name, &proved.owner, Instant::now());
-        if may_be_had && insist(clients, claim(name.clone())).await {
-            return Some(name);
-        }
+/// A name that is given back when this is dropped: the contest was lost, or nobody waits for it any more.
+struct Given<'l> {
+    clients: &'l ConnectedClients,
+    name: &'l Label,
+    connection: ConnectionId,
+    is_kept: bool,
+}
+
+impl Given<'_> {
+    fn keep(&mut self) {
+        self.is_kept = true;
     }
-    None
+}
+
+impl Drop for Given<'_> {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        self.clients.depart(self.name, self.connection, Farewell::Said, Instant::now());
+    }
 }
 
 impl From<Refused> for Final {

@@ -7,6 +7,7 @@ use super::listener::Accepted;
 use crate::{
     io::within,
     limits::{FIRST_BYTE, HEAD_TIME},
+    network::hop::is_proxy_header,
 };
 
 /// The beginning of every HTTP/2 connection (RFC 9113 section 3.4).
@@ -23,14 +24,20 @@ pub struct Classified {
 pub enum Kind {
     Http1,
     Http2,
+    /// Another instance brings a visitor, or somebody says so.
+    Brought,
     /// A TLS hello on the plain port.
     Tls,
     Unknown,
 }
 
 /// Reads until the first bytes tell. `None` when the visitor left or said nothing in time.
-pub async fn classify(mut accepted: Accepted) -> Option<Classified> {
-    let mut first = ReadBuffer::default();
+pub async fn classify(accepted: Accepted) -> Option<Classified> {
+    go_on(accepted, ReadBuffer::default()).await
+}
+
+/// The same, where something was read already.
+pub async fn go_on(mut accepted: Accepted, mut first: ReadBuffer) -> Option<Classified> {
     let mut limit = FIRST_BYTE;
     loop {
         if let Some(kind) = kind(&first.bytes) {
@@ -48,6 +55,11 @@ fn kind(first: &[u8]) -> Option<Kind> {
     let byte = *first.first()?;
     if byte == 0x16 {
         return Some(Kind::Tls);
+    }
+    match is_proxy_header(first) {
+        Some(true) => return Some(Kind::Brought),
+        None => return None,
+        Some(false) => {}
     }
     // Empty lines before the first request are skipped later (RFC 9112 section 2.2).
     if byte == b'\r' || byte == b'\n' {
@@ -78,6 +90,9 @@ mod tests {
         assert_eq!(kind(b"PO"), Some(Kind::Http1));
         assert_eq!(kind(b"G"), Some(Kind::Http1));
         assert_eq!(kind(b"\r\nGET"), Some(Kind::Http1));
+        assert_eq!(kind(b"\r\n\r\nGET"), Some(Kind::Http1));
+        assert_eq!(kind(b"\r\n\r\n\0\r\nQUIT"), None);
+        assert_eq!(kind(b"\r\n\r\n\0\r\nQUIT\n"), Some(Kind::Brought));
         assert_eq!(kind(b"\x16\x03\x01"), Some(Kind::Tls));
         assert_eq!(kind(b"\0"), Some(Kind::Unknown));
     }

@@ -1,13 +1,17 @@
 //! What the edge asks of the server behind it.
 
-use tunnelto_lib::name::Hostname;
+use std::sync::Arc;
+
+use tunnelto_lib::name::{Hostname, Label};
 
 use crate::{
-    active_stream::{ActiveStream, Reuse, ShardId},
-    edge::{forwarded::TrustedProxies, handover::Parcel},
+    active_stream::{Reuse, ShardId},
+    edge::{forwarded::TrustedProxies, handover::Parcel, listener::Arrival},
     error::Refusal,
     exchange::Exchange,
     gauge::Counted,
+    network::{peer::Peer, proxy::Reached},
+    upstream::Upstream,
 };
 
 /// Answered on the visitors' door under any host, or none.
@@ -15,7 +19,9 @@ pub const HEALTH_CHECK: &str = "/0xDEADBEEF_HEALTH_CHECK";
 
 /// What a request leads to.
 pub enum Opening {
-    Stream(ActiveStream),
+    Stream(Upstream),
+    /// Another instance serves the tunnel, and takes the visitor's whole connection.
+    Pipe(Bound),
     /// The bare host: a redirect, or a small page.
     Home(Option<String>),
     Health(Health),
@@ -23,6 +29,12 @@ pub enum Opening {
     Elsewhere(ShardId),
     /// A client that connects through the visitors' door: the control server takes the connection as it is.
     Wormhole,
+}
+
+/// The instance that a visitor goes to, and the name it asks for.
+pub struct Bound {
+    pub peer: Arc<Peer>,
+    pub name: Label,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +52,21 @@ pub trait Handler {
         reuse: Reuse,
     ) -> impl Future<Output = Result<Opening, Refusal>>;
 
+    /// Brings a visitor's connection to another instance, with what was read of it; that has taken it when this returns.
+    fn bring(
+        &self,
+        exchange: &Exchange,
+        to: &Bound,
+        first: &[&[u8]],
+    ) -> impl Future<Output = Result<Reached, Refusal>>;
+
     /// Gives an exchange to another shard. Waits while that has its hands full.
     fn hand_over(&self, to: ShardId, parcel: Parcel) -> impl Future<Output = ()>;
 
     fn health(&self) -> Health;
+
+    /// Whether no further request is wanted on a connection that came so.
+    fn is_last(&self, arrival: &Arrival) -> bool;
 
     fn until_draining(&self) -> impl Future<Output = ()>;
 

@@ -19,6 +19,7 @@ use tokio::{
 
 use crate::{
     active_stream::ShardId,
+    edge::listener::Arrival,
     gauge::{Counted, Gauge},
 };
 
@@ -47,6 +48,7 @@ pub struct MovedVisitor {
     pub first: Bytes,
     pub peer: SocketAddr,
     pub place: Counted,
+    pub arrival: Arrival,
     /// The exchange, until the receiving shard counts it.
     pub busy: Counted,
 }

@@ -13,8 +13,10 @@ use tunnelto_lib::socket;
 
 use crate::{
     config::Bind,
+    exchange::Reach,
     gauge::{Counted, Gauge},
     limits::ACCEPT_PAUSE,
+    network::hop::Kind,
 };
 
 /// Connections that the system holds for us while we are busy.
@@ -30,6 +32,22 @@ pub struct Accepted {
     pub peer: SocketAddr,
     /// One of a bounded number.
     pub place: Counted,
+    pub arrival: Arrival,
+}
+
+/// How a visitor's connection has come, and how far it is.
+#[derive(Clone, Debug, Default)]
+pub struct Arrival {
+    /// Another instance has brought it.
+    pub brought: Option<Brought>,
+    /// A request of it has been served.
+    pub has_asked: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Brought {
+    pub kind: Kind,
+    pub by: String,
 }
 
 /// A listening socket that stays shut while its places are taken.
@@ -117,6 +135,17 @@ fn listen(address: SocketAddr, sharing: Sharing) -> io::Result<net::TcpListener>
     Ok(socket.into())
 }
 
+impl Arrival {
+    /// How far its next request may be brought.
+    pub fn reach(&self) -> Reach {
+        match &self.brought {
+            None if !self.has_asked => Reach::Pipe,
+            Some(brought) if brought.kind == Kind::Request => Reach::Here,
+            _ => Reach::Request,
+        }
+    }
+}
+
 impl Door {
     pub fn new(listener: TcpListener, places: Arc<Places>) -> Self {
         Self { listener, places }
@@ -133,7 +162,12 @@ impl Door {
             match self.listener.accept().await {
                 Ok((socket, peer)) => {
                     prepare(&socket, peer);
-                    return Accepted { socket, peer: canonical(peer), place: self.places.taken.enter() };
+                    return Accepted {
+                        socket,
+                        peer: canonical(peer),
+                        place: self.places.taken.enter(),
+                        arrival: Arrival::default(),
+                    };
                 }
                 Err(error) if is_the_visitors_fault(&error) => {}
                 Err(error) => {

@@ -57,7 +57,7 @@ impl Page {
                 Some(Self { status: StatusCode::OK, fields, body: html(words, next, StatusCode::OK) })
             }
             Opening::Health(health) => Some(Self::health(*health)),
-            Opening::Stream(_) | Opening::Elsewhere(_) | Opening::Wormhole => None,
+            Opening::Stream(_) | Opening::Pipe(_) | Opening::Elsewhere(_) | Opening::Wormhole => None,
         }
     }
 

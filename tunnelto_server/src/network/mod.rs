@@ -1,4 +1,86 @@
-//! What instances say to each other.
+//! Other instances: who holds a name (`Directory`), what instances say to each other (`server`, `asking`, `news`), and
+//! the way of a visitor from the one that accepted it to the one that serves it (`hop`, `proxy`).
 
+mod asking;
+mod breaker;
+pub mod discovery;
 pub mod health;
+pub mod hop;
+mod lookup;
+mod mirror;
+pub mod news;
+pub mod peer;
+pub mod peers;
+pub mod proxy;
+mod question;
 pub mod server;
+
+use std::sync::Arc;
+
+use tunnelto_lib::name::Label;
+
+pub use asking::{AskError, Asker};
+pub use lookup::{Located, LookupError};
+use peer::Peer;
+pub use peers::{Contested, Peers};
+pub use question::NameAnswer;
+
+use crate::connected_clients::Held;
+
+/// Who else may hold a name.
+#[derive(Clone)]
+pub enum Directory {
+    /// Nobody: there are no other instances.
+    Alone,
+    Peers(Arc<Peers>),
+}
+
+impl Directory {
+    pub fn is_alone(&self) -> bool {
+        matches!(self, Self::Alone)
+    }
+
+    /// Where `name` is, besides here.
+    pub async fn locate(&self, name: &Label) -> Result<Located, LookupError> {
+        match self {
+            Self::Alone => Ok(Located::Nowhere),
+            Self::Peers(peers) => peers.locate(name).await,
+        }
+    }
+
+    /// `name` was claimed here as `mine` says: may it stand?
+    pub async fn contest(&self, name: &Label, mine: Held, takeover: bool) -> Contested {
+        match self {
+            Self::Alone => Contested::Won { since: mine.since, took_over: false },
+            Self::Peers(peers) => peers.contest(name, mine, takeover).await,
+        }
+    }
+
+    /// `peer` turned out not to serve `name`.
+    pub fn doubt(&self, peer: &Arc<Peer>, name: &Label) {
+        if let Self::Peers(peers) = self {
+            peers.doubt(peer, name);
+        }
+    }
+
+    /// Whether another instance is known to be stopping.
+    pub fn is_draining(&self, instance: &str) -> bool {
+        match self {
+            Self::Alone => false,
+            Self::Peers(peers) => {
+                peers.others().iter().any(|peer| peer.is_instance(instance) && peer.is_draining())
+            }
+        }
+    }
+
+    /// Other instances that answer.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Alone => 0,
+            Self::Peers(peers) => {
+                let others = peers.others();
+                others.iter().filter(|peer| peer.introduction().is_some() && peer.down().is_none()).count()
+            }
+        }
+    }
+}

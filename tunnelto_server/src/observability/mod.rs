@@ -1,3 +1,4 @@
 //! What an operator sees of the server's work.
 
 pub mod access_log;
+pub mod metrics;

@@ -12,8 +12,8 @@ pub struct Admitted<R> {
 }
 
 impl<R> Admitted<R> {
-    pub fn into_inner(self) -> R {
-        self.routed
+    pub fn routed(&self) -> &R {
+        &self.routed
     }
 }
 

@@ -8,15 +8,15 @@ use tunnelto_lib::{mux::Ended, packet::ResetCode};
 
 use super::{request::Version, response::ResponseHead};
 use crate::{
-    active_stream::ActiveStream,
     error::Refusal,
     io::within,
     limits::{CROSSING, MAX_HEAD, PROTOCOL_1_SILENCE},
+    upstream::Upstream,
 };
 
 /// Reads one answer from a stream.
 pub struct Answer<'s> {
-    stream: &'s ActiveStream,
+    stream: &'s Upstream,
     /// Received and not yet used.
     rest: Bytes,
     /// Whether anything came in this exchange: then the request has been used.
@@ -40,7 +40,7 @@ pub enum Failure {
 }
 
 impl<'s> Answer<'s> {
-    pub fn new(stream: &'s ActiveStream) -> Self {
+    pub fn new(stream: &'s Upstream) -> Self {
         Self { stream, rest: Bytes::new(), has_begun: false, has_waited: false, ends_by_silence: false }
     }
 
@@ -149,10 +149,17 @@ fn has_empty_line(bytes: &[u8]) -> bool {
 }
 
 impl Failure {
+    /// The client has no connection to its local service.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Ended(Ended::Refused(_)))
+    }
+
     /// Whether the same request may go onto another stream: nothing of it was used, or using it twice does no harm.
     pub fn may_be_repeated(&self, is_reused: bool, is_repeatable: bool) -> bool {
         match self {
             Self::Ended(Ended::Reset(ResetCode::Unused)) => true,
+            // Another of the tunnel's clients may do better.
+            refusal if refusal.is_refusal() => true,
             Self::Ended(Ended::Lost) => is_repeatable,
             // A kept local connection may end just as a request comes.
             Self::Closed | Self::Ended(Ended::Reset(_)) => is_reused && is_repeatable,

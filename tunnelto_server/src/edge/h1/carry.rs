@@ -16,11 +16,11 @@ use super::{
     visitor::Visitor,
 };
 use crate::{
-    active_stream::ActiveStream,
     edge::handler::Handler,
     exchange::{Exchange, Outcome},
     limits::READ_AHEAD,
     relay,
+    upstream::Upstream,
 };
 
 /// What both directions of an exchange have come to.
@@ -41,6 +41,8 @@ pub struct Progress {
 pub struct Carrying<'a> {
     pub visitor: &'a mut Visitor,
     pub request: &'a RequestHead,
+    /// The head as it came, for another instance.
+    head: &'a Bytes,
     body: Body,
     /// What a reused stream was given of the body, in case it was dead.
     sent: BytesMut,
@@ -67,11 +69,12 @@ pub enum Tried {
 }
 
 impl<'a> Carrying<'a> {
-    pub fn new(visitor: &'a mut Visitor, request: &'a RequestHead) -> Self {
+    pub fn new(visitor: &'a mut Visitor, request: &'a RequestHead, head: &'a Bytes) -> Self {
         Self {
             visitor,
             body: request.body.clone(),
             request,
+            head,
             sent: BytesMut::new(),
             progress: Progress::default(),
         }
@@ -87,12 +90,7 @@ impl<'a> Carrying<'a> {
         self.sent
     }
 
-    pub async fn run(
-        &mut self,
-        stream: ActiveStream,
-        handler: &impl Handler,
-        exchange: &mut Exchange,
-    ) -> Tried {
+    pub async fn run(&mut self, stream: Upstream, handler: &impl Handler, exchange: &mut Exchange) -> Tried {
         let is_reused = stream.is_reused();
         let end = match self.begin(&stream) {
             Ok(()) => self.both_ways(&stream, handler).await,
@@ -110,9 +108,8 @@ impl<'a> Carrying<'a> {
             End::Answered(answered) => {
                 exchange.outcome = Outcome::Answered;
                 let Answered { visitor_stays, stream_stays, keep_alive } = answered;
-                if stream_stays && self.progress.uploaded.get() && stream.protocol() >= 2 {
-                    stream.give_back(keep_alive);
-                }
+                let stays = stream_stays && self.progress.uploaded.get() && stream.protocol() >= 2;
+                stream.give_back(keep_alive, stays);
                 Tried::Answered { stays: visitor_stays }
             }
             End::Switching { head, rest } => {
@@ -127,6 +124,9 @@ impl<'a> Carrying<'a> {
                 exchange.status = None;
                 // A fresh stream's body is not kept.
                 let is_whole = is_reused || exchange.bytes_in == 0;
+                if failure.is_refusal() {
+                    exchange.avoid.extend(stream.connection());
+                }
                 let again = is_whole && failure.may_be_repeated(is_reused, self.request.is_repeatable());
                 Tried::Failed { failure, again }
             }
@@ -140,17 +140,20 @@ impl<'a> Carrying<'a> {
     }
 
     /// The head, and what an earlier try has sent behind it.
-    fn begin(&self, stream: &ActiveStream) -> Result<(), Failure> {
+    fn begin(&self, stream: &Upstream) -> Result<(), Failure> {
         let after = if stream.protocol() == 1 { After::Close } else { After::Keep };
-        let pieces = [self.request.onward(after), Bytes::copy_from_slice(&self.sent)];
+        let head =
+            if stream.wants_head_as_it_came() { self.head.clone() } else { self.request.onward(after) };
+        let pieces = [head, Bytes::copy_from_slice(&self.sent)];
         pieces.into_iter().try_for_each(|piece| stream.send(piece)).map_err(Failure::Ended)
     }
 
-    async fn both_ways(&mut self, stream: &ActiveStream, handler: &impl Handler) -> BothEnd {
+    async fn both_ways(&mut self, stream: &Upstream, handler: &impl Handler) -> BothEnd {
         let progress = &self.progress;
-        let Visitor { socket, buffer, timer, .. } = &mut *self.visitor;
+        let Visitor { socket, buffer, timer, arrival, .. } = &mut *self.visitor;
         let (mut reading, writing) = socket.split();
-        let download = Download { request: self.request, stream, visitor: writing, timer, progress, handler };
+        let download =
+            Download { request: self.request, stream, visitor: writing, arrival, timer, progress, handler };
         let mut answering = pin!(download.run());
         if self.body.is_done() {
             progress.uploaded.set(true);

@@ -14,10 +14,10 @@ use super::{
     response::ResponseHead,
 };
 use crate::{
-    active_stream::ActiveStream,
-    edge::handler::{Handler, Health},
+    edge::{handler::Handler, listener::Arrival},
     io::{Timer, TooLong, write_all, write_both},
     limits::{ANSWER_TIME, MAX_INTERIM, VISITOR_STALL},
+    upstream::Upstream,
 };
 
 /// Bytes and pieces of an answer that are written at once, when so much is waiting.
@@ -26,8 +26,9 @@ const MAX_PIECES: usize = 16;
 
 pub struct Download<'a, H> {
     pub request: &'a RequestHead,
-    pub stream: &'a ActiveStream,
+    pub stream: &'a Upstream,
     pub visitor: WriteHalf<'a>,
+    pub arrival: &'a Arrival,
     pub timer: &'a mut Timer,
     pub progress: &'a Progress,
     pub handler: &'a H,
@@ -107,7 +108,7 @@ impl<H: Handler> Download<'_, H> {
 
     /// No further request is wanted on this connection.
     fn is_last(&self) -> bool {
-        self.handler.health() == Health::Draining
+        self.handler.is_last(self.arrival)
     }
 
     async fn relay(&mut self, mut head: ResponseHead, mut answer: Answer<'_>) -> End {

@@ -14,16 +14,18 @@ use super::{
     visitor::Visitor,
 };
 use crate::{
-    active_stream::{ActiveStream, Reuse, ShardId},
+    active_stream::{Reuse, ShardId},
     edge::{
         handler::{Handler, Opening, is_health_request},
-        listener::Accepted,
+        listener::{Accepted, Arrival},
         pages::{Connection, Page},
     },
     error::Refusal,
-    exchange::{Exchange, Outcome},
+    exchange::{Exchange, Outcome, Reach},
     gauge::Counted,
-    limits::{MAX_TRIES, REPLAY},
+    limits::{MAX_LOOKS, MAX_TRIES, REPLAY},
+    network::proxy::Reached,
+    upstream::Upstream,
 };
 
 /// A connection that goes on elsewhere, with the request that says so still to be read.
@@ -33,6 +35,7 @@ pub struct HandOver {
     pub first: Bytes,
     pub peer: SocketAddr,
     pub place: Counted,
+    pub arrival: Arrival,
     pub busy: Counted,
 }
 
@@ -40,6 +43,8 @@ pub enum Elsewhere {
     /// It is a client's.
     Control,
     Shard(ShardId),
+    /// The instance that has taken it, along with what was read.
+    Peer(Reached),
 }
 
 /// What becomes of the visitor's connection after an exchange.
@@ -91,18 +96,28 @@ pub async fn serve<H: Handler>(
                 return None;
             }
         };
-        let mut exchange = Exchange::new(request.visitor, request.method.clone(), request.target.clone());
+        let mut exchange =
+            Exchange::new(request.visitor, visitor.peer, request.method.clone(), request.target.clone());
         exchange.has_moved = has_moved;
-        let next = match open(handler, &mut exchange, &request, Reuse::Allowed).await {
-            Ok(Opening::Stream(stream)) => {
-                carry(&mut visitor, handler, &mut exchange, &request, stream).await
+        exchange.reach = visitor.arrival.reach();
+        let opening = open_or_bring(handler, &mut exchange, &request, &[&head, &visitor.buffer.bytes]).await;
+        visitor.arrival.has_asked = !matches!(opening, Ok(Found::Here(Opening::Elsewhere(_))));
+        let next = match opening {
+            Ok(Found::Taken(reached)) => {
+                exchange.move_on();
+                return Some(HandOver::new(Elsewhere::Peer(reached), visitor, busy, &[], &[]));
             }
-            Ok(Opening::Wormhole) => {
-                exchange.outcome = Outcome::Local;
-                return Some(HandOver::new(Elsewhere::Control, visitor, busy, &head, &[]));
-            }
-            Ok(Opening::Elsewhere(to)) => Next::Move { to, sent: BytesMut::new() },
-            Ok(local) => answer_locally(&mut visitor, &mut exchange, &request, &local).await,
+            Ok(Found::Here(opening)) => match opening {
+                Opening::Stream(stream) => {
+                    carry(&mut visitor, handler, &mut exchange, &request, &head, stream).await
+                }
+                Opening::Wormhole => {
+                    exchange.outcome = Outcome::Local;
+                    return Some(HandOver::new(Elsewhere::Control, visitor, busy, &head, &[]));
+                }
+                Opening::Elsewhere(to) => Next::Move { to, sent: BytesMut::new() },
+                local => answer_locally(&mut visitor, &mut exchange, &request, &local).await,
+            },
             Err(refusal) => refuse(&mut visitor, &mut exchange, &request, refusal).await,
         };
         if matches!(next, Next::Move { .. }) {
@@ -129,8 +144,45 @@ pub async fn serve<H: Handler>(
 
 impl HandOver {
     fn new(to: Elsewhere, visitor: Visitor, busy: Counted, head: &[u8], sent: &[u8]) -> Self {
-        let Visitor { socket, buffer, peer, place, timer: _ } = visitor;
-        Self { to, socket, first: [head, sent, &buffer.bytes[..]].concat().into(), peer, place, busy }
+        let Visitor { socket, buffer, peer, place, arrival, timer: _ } = visitor;
+        Self {
+            to,
+            socket,
+            first: [head, sent, &buffer.bytes[..]].concat().into(),
+            peer,
+            place,
+            arrival,
+            busy,
+        }
+    }
+}
+
+/// What a request has led to.
+enum Found {
+    Here(Opening),
+    /// Another instance has taken the whole connection.
+    Taken(Reached),
+}
+
+/// Opens, or brings the connection to the instance that serves the tunnel. One that turns out not to, or to be gone, is
+/// looked for once more.
+async fn open_or_bring<H: Handler>(
+    handler: &H,
+    exchange: &mut Exchange,
+    request: &RequestHead,
+    first: &[&[u8]],
+) -> Result<Found, Refusal> {
+    let mut looks = 1;
+    loop {
+        let bound = match open(handler, exchange, request, Reuse::Allowed).await? {
+            Opening::Pipe(bound) => bound,
+            opening => return Ok(Found::Here(opening)),
+        };
+        match handler.bring(exchange, &bound, first).await {
+            Ok(reached) => return Ok(Found::Taken(reached)),
+            Err(Refusal::ProxyingFailed) if looks < MAX_LOOKS => looks += 1,
+            Err(refusal) => return Err(refusal),
+        }
     }
 }
 
@@ -156,12 +208,15 @@ async fn carry<H: Handler>(
     handler: &H,
     exchange: &mut Exchange,
     request: &RequestHead,
-    mut stream: ActiveStream,
+    head: &Bytes,
+    mut stream: Upstream,
 ) -> Next {
-    let mut carrying = Carrying::new(visitor, request);
+    let mut carrying = Carrying::new(visitor, request, head);
+    // A visitor that is already known here stays.
+    exchange.reach = exchange.reach.max(Reach::Request);
     let mut tries = 1;
     let refusal = loop {
-        match carrying.run(stream, handler, exchange).await {
+        let failure = match carrying.run(stream, handler, exchange).await {
             Tried::Answered { stays: true } => return Next::Another,
             Tried::Answered { stays: false } => return Next::Linger,
             Tried::Broken => return Next::Abort,
@@ -169,13 +224,15 @@ async fn carry<H: Handler>(
             Tried::TimedOut => break Refusal::UpstreamTimeout,
             Tried::BadBody => break Refusal::BadRequest("malformed chunked body"),
             Tried::Failed { failure, again } if !again || tries == MAX_TRIES => break failure.into(),
-            Tried::Failed { .. } => {}
-        }
+            Tried::Failed { failure, .. } => failure,
+        };
         tries += 1;
         stream = match open(handler, exchange, request, Reuse::Never).await {
             Ok(Opening::Stream(stream)) => stream,
             Ok(Opening::Elsewhere(to)) => return Next::Move { to, sent: carrying.into_sent() },
             Ok(_) => return Next::Close,
+            // There is no other that might do better.
+            Err(_) if failure.is_refusal() => break failure.into(),
             Err(refusal) => break refusal,
         };
     };
@@ -185,7 +242,7 @@ async fn carry<H: Handler>(
 
 /// A head that cannot be understood is answered, and nothing behind it is read as a request.
 async fn refuse_head(mut visitor: Visitor, refusal: Refusal, form: Form) {
-    let mut exchange = Exchange::new(visitor.peer, Method::GET, Bytes::new());
+    let mut exchange = Exchange::new(visitor.peer, visitor.peer, Method::GET, Bytes::new());
     exchange.outcome = Outcome::Refused(refusal);
     exchange.status = Some(refusal.status().as_u16());
     let page = Page::refusal(refusal, form);

@@ -7,7 +7,7 @@ use tokio::net::tcp::ReadHalf;
 use tunnelto_lib::read_buffer::ReadBuffer;
 
 use super::{carry::Progress, framing::Body};
-use crate::{active_stream::ActiveStream, io::Timer, limits::VISITOR_STALL};
+use crate::{io::Timer, limits::VISITOR_STALL, upstream::Upstream};
 
 /// What is left of a body, and where it comes from.
 pub struct Upload<'a> {
@@ -30,7 +30,7 @@ impl Upload<'_> {
     pub async fn run(
         mut self,
         visitor: &mut ReadHalf<'_>,
-        stream: &ActiveStream,
+        stream: &Upstream,
         progress: &Progress,
     ) -> Result<(), UploadError> {
         let mut timer = Timer::default();

@@ -14,7 +14,7 @@ use tunnelto_lib::read_buffer::ReadBuffer;
 
 use crate::{
     edge::{
-        listener::Accepted,
+        listener::{Accepted, Arrival},
         pages::{Connection, Page},
     },
     error::Refusal,
@@ -30,6 +30,7 @@ pub struct Visitor {
     pub peer: SocketAddr,
     pub timer: Timer,
     pub place: Counted,
+    pub arrival: Arrival,
 }
 
 /// Where the search for a head's end stands.
@@ -49,6 +50,7 @@ impl Visitor {
             peer: accepted.peer,
             timer: Timer::default(),
             place: accepted.place,
+            arrival: accepted.arrival,
         }
     }
 

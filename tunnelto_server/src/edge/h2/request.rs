@@ -1,11 +1,12 @@
 //! A request of HTTP/2, written as one of HTTP/1.1 (RFC 9113 section 8.3, RFC 9112).
 
+use std::cell::Cell;
+
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 use http::{HeaderMap, Method, header, request::Parts};
 
 use crate::{
-    active_stream::ActiveStream,
     edge::h1::{
         framing::{Body, is_no_trailer},
         request::put_field,
@@ -13,6 +14,7 @@ use crate::{
     error::Refusal,
     io::within,
     limits::VISITOR_STALL,
+    upstream::Upstream,
 };
 
 /// The head as an HTTP/1.1 visitor would have sent it; the same strict reading follows. Values hold no line ends,
@@ -53,31 +55,36 @@ pub fn to_http1(parts: &Parts, has_no_body: bool) -> Result<Bytes, Refusal> {
 }
 
 /// The request's body on its way to the stream.
-pub struct Upload {
-    from: RecvStream,
+pub struct Upload<'b> {
+    from: &'b mut RecvStream,
     is_chunked: bool,
+    /// Bytes of content sent.
+    sent: &'b Cell<u64>,
 }
 
 /// The visitor broke off, or the stream did; the answer tells which matters.
 #[derive(Debug)]
 pub struct UploadFailed;
 
-impl Upload {
+impl<'b> Upload<'b> {
     /// `framing` is what the head promised.
-    pub fn new(from: RecvStream, framing: Body) -> Self {
-        Self { from, is_chunked: matches!(framing, Body::Chunked(_)) }
+    pub fn new(from: &'b mut RecvStream, framing: &Body, sent: &'b Cell<u64>) -> Self {
+        Self { from, is_chunked: matches!(framing, Body::Chunked(_)), sent }
     }
 
-    /// Returns the bytes of content sent. Never fails because the stream takes no more: the answer says why.
-    pub async fn run(mut self, stream: &ActiveStream) -> Result<u64, UploadFailed> {
-        let mut total = 0;
+    /// Never fails because the stream takes no more: the answer says why.
+    pub async fn run(self, stream: &Upstream) -> Result<(), UploadFailed> {
+        // Nothing is read before the stream takes it: it may have to be opened anew.
+        if stream.ready().await.is_err() {
+            return Ok(());
+        }
         while let Some(data) = within(VISITOR_STALL, self.from.data()).await.map_err(|_| UploadFailed)? {
             let data = data.map_err(|_| UploadFailed)?;
             let size = data.len();
             if stream.ready().await.and_then(|()| self.send(stream, data)).is_err() {
-                return Ok(total);
+                return Ok(());
             }
-            total += size as u64;
+            self.sent.set(self.sent.get() + size as u64);
             // The window opens again once the bytes are on their way.
             let _ = self.from.flow_control().release_capacity(size);
         }
@@ -86,10 +93,10 @@ impl Upload {
             // A stream that takes no more says why in its answer.
             let _ = stream.send(last_chunk(trailers.as_ref()));
         }
-        Ok(total)
+        Ok(())
     }
 
-    fn send(&self, stream: &ActiveStream, data: Bytes) -> Result<(), tunnelto_lib::mux::Ended> {
+    fn send(&self, stream: &Upstream, data: Bytes) -> Result<(), tunnelto_lib::mux::Ended> {
         if !self.is_chunked {
             return stream.send(data);
         }

@@ -8,7 +8,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, hea
 use httparse::{EMPTY_HEADER, Status};
 
 use crate::{
-    active_stream::ActiveStream,
     edge::{
         h1::{answer::Answer, framing::Body, response::ResponseHead},
         pages::Page,
@@ -16,6 +15,7 @@ use crate::{
     exchange::Outcome,
     io::within,
     limits::{ANSWER_TIME, MAX_FIELDS, VISITOR_STALL},
+    upstream::Upstream,
 };
 
 /// Fields that frame or route and must not come in behind the content (RFC 9110 section 6.5.1).
@@ -75,7 +75,7 @@ impl Respond {
         &mut self,
         mut head: ResponseHead,
         mut answer: Answer<'_>,
-        stream: &ActiveStream,
+        stream: &Upstream,
     ) -> Outcome {
         let mut body = std::mem::replace(&mut head.body, Body::NONE);
         if body == Body::UntilClose && !head.is_event_stream {

@@ -1,6 +1,6 @@
 //! One connection: requests side by side, each an exchange of its own.
 
-use std::{net::SocketAddr, rc::Rc, time::Duration};
+use std::{cell::Cell, net::SocketAddr, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use h2::{Reason, RecvStream, server::SendResponse};
@@ -17,7 +17,7 @@ use super::{
     respond::Respond,
 };
 use crate::{
-    active_stream::{ActiveStream, Reuse},
+    active_stream::Reuse,
     edge::{
         h1::{
             answer::{Answer, Failure},
@@ -29,13 +29,14 @@ use crate::{
         pages::Page,
     },
     error::Refusal,
-    exchange::{Exchange, Outcome},
+    exchange::{Exchange, Outcome, Reach},
     gauge::Counted,
     io::{Rewind, within},
     limits::{
         ANSWER_TIME, H2_CONNECTION_WINDOW, H2_STREAMS, H2_WINDOW, HEAD_TIME, KEEP_ALIVE, MAX_HEAD,
-        MAX_INTERIM,
+        MAX_INTERIM, MAX_TRIES,
     },
+    upstream::Upstream,
 };
 
 /// Requests that a visitor may take back within [`RESET_TIME`], and that may be waiting taken back, before it is sent away.
@@ -46,7 +47,7 @@ const RESET_TIME: Duration = Duration::from_secs(10);
 const GOODBYE: Duration = Duration::from_secs(5);
 
 pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuffer, handler: Rc<H>) {
-    let Accepted { socket, peer, place: _place } = accepted;
+    let Accepted { socket, peer, place: _place, arrival: _ } = accepted;
     let io = Rewind { first: first.take(), io: socket };
     let mut builder = h2::server::Builder::new();
     builder
@@ -130,49 +131,64 @@ async fn exchange<H: Handler>(
     let busy = handler.begin();
     let has_moved = moved.is_some();
     drop(moved);
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
     let parsed = to_http1(&parts, body.is_end_stream())
-        .and_then(|head| RequestHead::parse(head, peer, handler.trusted_proxies()));
+        .and_then(|plain| Ok((RequestHead::parse(plain.clone(), peer, handler.trusted_proxies())?, plain)));
     let target = Bytes::copy_from_slice(parts.uri.path().as_bytes());
-    let mut exchange = Exchange::new(peer, parts.method.clone(), target);
+    let mut exchange = Exchange::new(peer, peer, parts.method.clone(), target);
     exchange.has_moved = has_moved;
+    exchange.reach = Reach::Request;
     let mut responding = Respond::new(respond);
-    let head = match parsed {
-        Ok(head) => head,
+    let (head, plain) = match parsed {
+        Ok(parsed) => parsed,
         Err(refusal) => return refuse(&mut responding, &mut exchange, refusal, None).await,
     };
     exchange.visitor = head.visitor;
     exchange.target = head.target.clone();
-    let opening = match head.method == Method::GET && head.target == HEALTH_CHECK {
-        true => Ok(Opening::Health(handler.health())),
-        // A body cannot be asked for twice, and a reused stream may turn out to be dead.
-        false => handler.open(&mut exchange, &head.host, Reuse::Never).await,
-    };
-    let outcome = match opening {
-        Ok(Opening::Stream(stream)) => {
-            let outcome = answer(&head, body, &mut responding, &mut exchange, &stream).await;
-            exchange.bytes_out = responding.bytes_out;
-            outcome
-        }
-        Ok(Opening::Elsewhere(shard)) => {
-            exchange.move_on();
-            let (ending, ended) = oneshot::channel();
-            let (request, respond) = (Request::from_parts(parts, body), responding.into_inner());
-            let moved = MovedRequest { request, respond, peer, busy, ending };
-            handler.hand_over(shard, Parcel::Request(Box::new(moved))).await;
-            // Nothing comes when the server stops, and then nobody counts.
-            return ended.await.unwrap_or(Ending::Answered);
-        }
-        Ok(Opening::Wormhole) => Err(Refusal::BadRequest("clients connect by HTTP/1.1")),
-        Ok(local) => {
-            exchange.outcome = Outcome::Local;
-            if let Some(page) = Page::local(&local) {
-                exchange.status = Some(page.status.as_u16());
-                responding.page(&page, &head.method).await;
+    let mut tries = 1;
+    let outcome = loop {
+        let opening = match head.method == Method::GET && head.target == HEALTH_CHECK {
+            true => Ok(Opening::Health(handler.health())),
+            // A body cannot be asked for twice, and a reused stream may turn out to be dead.
+            false => handler.open(&mut exchange, &head.host, Reuse::Never).await,
+        };
+        break match opening {
+            Ok(Opening::Stream(stream)) => {
+                let result = answer(&head, &plain, &mut body, &mut responding, &mut exchange, &stream).await;
+                exchange.bytes_out = responding.bytes_out;
+                if exchange.outcome == Outcome::Answered {
+                    stream.give_back(None, false);
+                }
+                match result {
+                    Err(NotAnswered { again: true, .. }) if tries < MAX_TRIES => {
+                        tries += 1;
+                        continue;
+                    }
+                    result => result.map_err(|not| not.refusal),
+                }
             }
-            Ok(Ending::Answered)
-        }
-        Err(refusal) => Err(refusal),
+            Ok(Opening::Elsewhere(shard)) => {
+                exchange.move_on();
+                let (ending, ended) = oneshot::channel();
+                let (request, respond) = (Request::from_parts(parts, body), responding.into_inner());
+                let moved = MovedRequest { request, respond, peer, busy, ending };
+                handler.hand_over(shard, Parcel::Request(Box::new(moved))).await;
+                // Nothing comes when the server stops, and then nobody counts.
+                return ended.await.unwrap_or(Ending::Answered);
+            }
+            Ok(Opening::Wormhole | Opening::Pipe(_)) => {
+                Err(Refusal::BadRequest("clients connect by HTTP/1.1"))
+            }
+            Ok(local) => {
+                exchange.outcome = Outcome::Local;
+                if let Some(page) = Page::local(&local) {
+                    exchange.status = Some(page.status.as_u16());
+                    responding.page(&page, &head.method).await;
+                }
+                Ok(Ending::Answered)
+            }
+            Err(refusal) => Err(refusal),
+        };
     };
     match outcome {
         Ok(ending) => ending,
@@ -180,44 +196,68 @@ async fn exchange<H: Handler>(
     }
 }
 
-/// Carries both ways. A refusal comes back only while the visitor has not got a head.
+/// The visitor has not got a head.
+struct NotAnswered {
+    refusal: Refusal,
+    /// Whether another stream may be tried.
+    again: bool,
+}
+
+impl From<Refusal> for NotAnswered {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, again: false }
+    }
+}
+
+/// Carries both ways.
 async fn answer(
     head: &RequestHead,
-    body: RecvStream,
+    as_it_came: &Bytes,
+    body: &mut RecvStream,
     respond: &mut Respond,
     exchange: &mut Exchange,
-    stream: &ActiveStream,
-) -> Result<Ending, Refusal> {
-    stream.send(head.onward(After::Close)).map_err(|ended| Refusal::from(Failure::Ended(ended)))?;
-    let upload = Upload::new(body, head.body.clone());
+    stream: &Upstream,
+) -> Result<Ending, NotAnswered> {
+    let sent = Cell::new(0);
+    let onward = if stream.wants_head_as_it_came() { as_it_came.clone() } else { head.onward(After::Close) };
+    let ended = stream.send(onward);
+    let upload = Upload::new(body, &head.body, &sent);
     let mut answer = Answer::new(stream);
     let mut uploading = std::pin::pin!(upload.run(stream));
     let mut is_sent = false;
     let mut interims = 0;
+    let failed = |failure: Failure, exchange: &mut Exchange| {
+        if failure.is_refusal() {
+            exchange.avoid.extend(stream.connection());
+        }
+        let again = sent.get() == 0 && failure.may_be_repeated(false, head.is_repeatable());
+        NotAnswered { refusal: failure.into(), again }
+    };
+    ended.map_err(|ended| failed(Failure::Ended(ended), exchange))?;
     let response = loop {
         tokio::select! {
             biased;
-            next = answer.head(&head.method, Version::Http11) => match next.map_err(Refusal::from)? {
+            next = answer.head(&head.method, Version::Http11) => match next.map_err(|why| failed(why, exchange))? {
                 interim if interim.is_interim() => {
                     interims += 1;
                     if interims > MAX_INTERIM {
-                        return Err(Refusal::ProxyingFailed);
+                        return Err(Refusal::ProxyingFailed.into());
                     }
                     respond.interim(&interim);
                 }
                 response => break response,
             },
-            sent = &mut uploading, if !is_sent => {
+            uploaded = &mut uploading, if !is_sent => {
                 is_sent = true;
-                exchange.bytes_in = sent.map_err(|_| Refusal::BadRequest("the request broke off"))?;
+                uploaded.map_err(|_| Refusal::BadRequest("the request broke off"))?;
             }
             () = respond.until_reset() => return Ok(Ending::Reset),
-            () = sleep(ANSWER_TIME), if is_sent => return Err(Refusal::UpstreamTimeout),
+            () = sleep(ANSWER_TIME), if is_sent => return Err(Refusal::UpstreamTimeout.into()),
         }
     };
     exchange.status = Some(response.status);
     if response.status == 101 {
-        return Err(Refusal::ProxyingFailed);
+        return Err(Refusal::ProxyingFailed.into());
     }
     let mut relaying = std::pin::pin!(respond.relay(response, answer, stream));
     exchange.outcome = loop {
@@ -225,12 +265,10 @@ async fn answer(
             biased;
             outcome = &mut relaying => break outcome,
             // An answer may be whole before its request is; what is left of the request is of no use then.
-            sent = &mut uploading, if !is_sent => {
-                is_sent = true;
-                exchange.bytes_in = sent.unwrap_or(0);
-            }
+            _ = &mut uploading, if !is_sent => is_sent = true,
         }
     };
+    exchange.bytes_in = sent.get();
     Ok(Ending::Answered)
 }
 

@@ -1,0 +1,295 @@
+//! Many instances: any of them takes a visitor, the one with the tunnel's client serves it.
+
+use bytes::Bytes;
+use tests::{
+    cluster::{Cluster, Members, instance},
+    eventually::{eventually, soon},
+    http2::{Asker, request_to},
+    origin::Origin,
+    visitor::{Visitor, get},
+};
+use tokio::{io::AsyncWriteExt, task::JoinSet};
+
+const NAMES: [&str; 3] = ["one", "two", "three"];
+
+/// Three instances with a client each; every origin says which it is and who it thinks the visitor is.
+async fn spread() -> (Cluster, Vec<(tests::client::Client, Origin)>) {
+    let cluster = Cluster::start(3).await;
+    let mut clients = Vec::new();
+    for (at, name) in NAMES.into_iter().enumerate() {
+        let origin = Origin::start(move |mut connection, request| async move {
+            let visitor = request.field("x-forwarded-for").unwrap_or_default().to_owned();
+            let said = format!("{name} {} {visitor} ", request.target());
+            connection.answer("200 OK", &[said.into_bytes(), request.body].concat()).await;
+            Some(connection)
+        })
+        .await;
+        clients.push((cluster.client(at, &origin.target(), name).await, origin));
+    }
+    (cluster, clients)
+}
+
+#[tokio::test]
+async fn every_instance_reaches_every_tunnel_and_tells_who_the_visitor_is() {
+    let (cluster, _clients) = spread().await;
+    for server in &cluster.servers {
+        for name in NAMES {
+            let mut visitor = Visitor::connect_from("127.0.0.9", server.visitors).await;
+            for round in 0..3 {
+                let answer = visitor.get(name, &format!("/{round}")).await;
+                assert_eq!(
+                    answer.text(),
+                    format!("{name} /{round} 127.0.0.9 "),
+                    "through {}",
+                    server.visitors
+                );
+            }
+        }
+    }
+    assert!(cluster.servers[0].metric(r#"tunnelto_hops_total{result="taken"}"#).await >= 2.0);
+    assert!(cluster.servers[0].metric(r#"tunnelto_hops_total{result="arrived"}"#).await >= 2.0);
+    assert!(cluster.servers[0].metric(r#"tunnelto_lookups_total{result="peer"}"#).await >= 2.0);
+}
+
+#[tokio::test]
+async fn a_hundred_mixed_hosts_on_one_kept_connection() {
+    let (cluster, _clients) = spread().await;
+    let mut visitors = JoinSet::new();
+    for server in &cluster.servers {
+        let door = server.visitors;
+        visitors.spawn(async move {
+            let mut visitor = Visitor::connect(door).await;
+            for at in 0..100 {
+                let name = NAMES[at % NAMES.len()];
+                let body = vec![b'x'; at * 321];
+                let head = format!(
+                    "PUT /{at} HTTP/1.1\r\nHost: {name}.localhost\r\nContent-Length: {}\r\n\r\n",
+                    body.len()
+                );
+                visitor.send([head.as_bytes(), &body].concat()).await;
+                let wanted = [format!("{name} /{at} 127.0.0.1 ").into_bytes(), body].concat();
+                assert!(visitor.answer().await.body == wanted, "request {at} through {door}");
+            }
+        });
+    }
+    while let Some(visitor) = visitors.join_next().await {
+        visitor.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn requests_sent_ahead_go_where_each_belongs() {
+    let (cluster, _clients) = spread().await;
+    let mut visitor = Visitor::connect(cluster.servers[0].visitors).await;
+    let ahead: String = (0..30)
+        .map(|at| {
+            let name = NAMES[(at + 1) % NAMES.len()];
+            format!("POST /{at} HTTP/1.1\r\nHost: {name}.localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+        })
+        .collect();
+    visitor.send(ahead).await;
+    for at in 0..30 {
+        let wanted = format!("{} /{at} 127.0.0.1 abc", NAMES[(at + 1) % NAMES.len()]);
+        assert_eq!(visitor.answer().await.text(), wanted);
+    }
+}
+
+#[tokio::test]
+async fn one_http_2_connection_reaches_tunnels_of_all_instances() {
+    let (cluster, _clients) = spread().await;
+    let asker = Asker::connect(&cluster.servers[0]).await;
+    let mut asks = JoinSet::new();
+    for at in 0..60 {
+        let (asker, name) = (asker.clone(), NAMES[at % NAMES.len()]);
+        asks.spawn(async move {
+            let body = vec![b'x'; at * 5_000];
+            let got = asker.ask(request_to(name, "POST", &format!("/{at}")), Some(&body)).await;
+            let wanted = [format!("{name} /{at} 127.0.0.1 ").into_bytes(), body].concat();
+            assert!(got.body == wanted, "request {at}");
+        });
+    }
+    while let Some(ask) = asks.join_next().await {
+        ask.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn large_bodies_cross_whole_both_ways() {
+    let (cluster, _clients) = spread().await;
+    let body: Bytes = (0..64 << 20).map(|at: u32| (at % 251) as u8).collect::<Vec<_>>().into();
+    let door = cluster.servers[0].visitors;
+    // Piped, and as the second request of a connection that is known here.
+    for first in [None, Some("one")] {
+        let mut visitor = Visitor::connect(door).await;
+        if let Some(name) = first {
+            visitor.get(name, "/").await;
+        }
+        let length = body.len();
+        visitor
+            .send(format!("PUT /big HTTP/1.1\r\nHost: two.localhost\r\nContent-Length: {length}\r\n\r\n"))
+            .await;
+        soon("the upload is taken", visitor.socket.write_all(&body)).await.unwrap();
+        let answer = visitor.answer().await.body;
+        assert!(answer == [b"two /big 127.0.0.1 ", &body[..]].concat(), "first {first:?}");
+    }
+}
+
+#[tokio::test]
+async fn upgraded_connections_cross_with_half_close() {
+    let cluster = Cluster::start(2).await;
+    let origin = Origin::start(|mut connection, request| async move {
+        if request.field("upgrade").is_none() {
+            connection.answer("200 OK", b"").await;
+            return Some(connection);
+        }
+        connection
+            .write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n")
+            .await;
+        let mut count = 0;
+        loop {
+            match connection.piece().await.len() {
+                0 => break,
+                more => count += more,
+            }
+        }
+        connection.write(format!("got {count}").as_bytes()).await;
+        None
+    })
+    .await;
+    let _client = cluster.client(1, &origin.target(), "web").await;
+    let _other = cluster.client(0, &origin.target(), "here").await;
+    for first in [None, Some("here")] {
+        let mut visitor = Visitor::connect(cluster.servers[0].visitors).await;
+        if let Some(name) = first {
+            visitor.get(name, "/").await;
+        }
+        visitor
+            .send("GET / HTTP/1.1\r\nHost: web.localhost\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n")
+            .await;
+        assert!(visitor.head().await.contains("101"), "first {first:?}");
+        visitor.send(vec![7; 3_000_000]).await;
+        visitor.socket.shutdown().await.unwrap();
+        assert_eq!(visitor.rest().await, b"got 3000000", "first {first:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_instance_answers_for_what_it_holds_itself() {
+    let (cluster, _clients) = spread().await;
+    for (at, server) in cluster.servers.iter().enumerate() {
+        for (owner, name) in NAMES.iter().enumerate() {
+            let mut asker = Visitor::connect(server.peers).await;
+            asker.send(format!("GET /?host={name} HTTP/1.1\r\nHost: x\r\n\r\n")).await;
+            let text = asker.answer().await.text();
+            match at == owner {
+                true => assert!(text.starts_with(r#"{"client_id":""#) && !text.contains("session"), "{text}"),
+                false => assert_eq!(text, r#"{"client_id":null}"#),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_has_is_not_found() {
+    let (cluster, _clients) = spread().await;
+    let answer = get(cluster.servers[0].visitors, "nobody", "/").await;
+    assert_eq!((answer.status, answer.field("tunnelto-error")), (404, vec!["tunnel_not_found".to_owned()]));
+    assert_eq!(cluster.servers[0].metric(r#"tunnelto_lookups_total{result="not_found"}"#).await, 1.0);
+}
+
+#[tokio::test]
+async fn a_client_that_has_just_come_is_found_though_it_was_not_a_moment_ago() {
+    let cluster = Cluster::start(2).await;
+    let origin = Origin::echo().await;
+    for round in 0..5 {
+        let name = format!("fresh{round}");
+        assert_eq!(get(cluster.servers[0].visitors, &name, "/").await.status, 404);
+        let _client = cluster.client(1, &origin.target(), &name).await;
+        eventually("the no is forgotten with the next news", || async {
+            get(cluster.servers[0].visitors, &name, "/").await.status == 200
+        })
+        .await;
+        // Without a no to remember it is found at once.
+        let other = format!("other{round}");
+        let _client = cluster.client(1, &origin.target(), &other).await;
+        assert_eq!(get(cluster.servers[0].visitors, &other, "/").await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn while_an_instance_is_silent_nobody_is_told_that_a_name_does_not_exist() {
+    let cluster = Cluster::start(3).await;
+    let origin = Origin::echo().await;
+    let _client = cluster.client(1, &origin.target(), "web").await;
+    cluster.servers[2].process.signal("STOP");
+    let answer = get(cluster.servers[0].visitors, "nobody", "/").await;
+    assert_eq!((answer.status, answer.field("tunnelto-error")), (503, vec!["locating_failed".to_owned()]));
+    assert_eq!(answer.field("retry-after").len(), 1);
+    assert_eq!(get(cluster.servers[0].visitors, "web", "/").await.status, 200, "the others are still found");
+    cluster.servers[2].process.signal("CONT");
+    eventually("it answers again", || async {
+        get(cluster.servers[0].visitors, "nobody", "/").await.status == 404
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_instance_that_does_not_listen_any_more_has_nothing() {
+    let mut cluster = Cluster::start(3).await;
+    let mut gone = cluster.servers.pop().unwrap();
+    gone.process.signal("KILL");
+    gone.process.exit().await;
+    assert_eq!(get(cluster.servers[0].visitors, "nobody", "/").await.status, 404);
+}
+
+#[tokio::test]
+async fn without_the_list_of_instances_nobody_is_told_that_a_name_does_not_exist() {
+    let server = instance(0, "static:/nowhere/at/all".into()).start().await;
+    let answer = get(server.visitors, "web", "/").await;
+    assert_eq!(answer.field("tunnelto-error"), ["locating_failed"]);
+    assert_eq!(server.metric(r#"tunnelto_lookups_total{result="resolver"}"#).await, 1.0);
+    let complaint = server.process.stderr().join("\n");
+    assert!(complaint.contains("/nowhere/at/all"), "{complaint}");
+}
+
+#[tokio::test]
+async fn instances_with_different_master_keys_say_so() {
+    let members = Members::none();
+    let ours = instance(0, members.setting()).start().await;
+    let other = instance(1, members.setting()).env("MASTER_SIG_KEY", "ab".repeat(32)).start().await;
+    members.are([ours.peers, other.peers]);
+    eventually("both complain", || async {
+        [&ours, &other].iter().all(|server| {
+            let said = server.process.stderr().join("\n");
+            said.contains("MASTER_SIG_KEY must be the same")
+        })
+    })
+    .await;
+    let answer = get(ours.visitors, "web", "/").await;
+    assert_eq!(answer.field("tunnelto-error"), ["locating_failed"]);
+    assert!(ours.metric(r#"tunnelto_lookups_total{result="request"}"#).await >= 1.0);
+}
+
+#[tokio::test]
+async fn a_cluster_without_a_master_key_does_not_start() {
+    let mut process = instance(0, "static:127.0.0.3".into()).env("MASTER_SIG_KEY", "").spawn();
+    assert_ne!(process.exit().await, 0);
+    let said = process.stderr().join("\n");
+    assert!(said.contains("openssl rand -hex 32"), "{said}");
+}
+
+#[tokio::test]
+async fn a_visitor_who_pretends_to_be_brought_is_not_believed() {
+    let (cluster, _clients) = spread().await;
+    let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
+    header.extend([9, 9, 9, 9, 127, 0, 0, 2, 0, 80, 0, 80]);
+    header.extend(b"GET / HTTP/1.1\r\nHost: one.localhost\r\n\r\n");
+    let mut visitor = Visitor::connect(cluster.servers[0].visitors).await;
+    visitor.send(header).await;
+    let answer = visitor.answer().await;
+    assert_eq!((answer.status, answer.field("tunnelto-error")), (400, vec!["bad_request".to_owned()]));
+    assert!(visitor.rest().await.is_empty());
+    let mut visitor = Visitor::connect(cluster.servers[0].visitors).await;
+    visitor.send("PROXY TCP4 9.9.9.9 1.1.1.1 1 1\r\nGET / HTTP/1.1\r\nHost: one.localhost\r\n\r\n").await;
+    assert_eq!(visitor.answer().await.status, 400);
+}

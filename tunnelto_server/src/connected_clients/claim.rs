@@ -1,0 +1,117 @@
+//! What a client asks for when it wants a name, and what becomes of that.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use tokio::sync::{
+    mpsc::{self, error::TrySendError},
+    oneshot,
+};
+use tunnelto_lib::name::Label;
+use uuid::Uuid;
+
+use crate::{active_stream::ConnectionId, gauge::Gauge};
+
+/// Whoever a key belongs to; several keys may be one owner's. A client without a key is an owner of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner(pub Arc<str>);
+
+/// One connection that serves a name.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub connection: ConnectionId,
+    /// Exchanges under way on it.
+    pub load: Gauge,
+    /// Which of its session's connections it is.
+    pub number: u16,
+    pub client_id: Arc<str>,
+    pub orders: mpsc::Sender<Order>,
+}
+
+/// What a connection's session is asked to do.
+#[derive(Debug)]
+pub enum Order {
+    /// Ping the client; answer when it shows life.
+    Probe(oneshot::Sender<()>),
+    /// Another connection has taken the name's place.
+    Leave(Reason),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The same client is connected anew.
+    Replaced,
+    /// Another session of the owner has the name now.
+    TakenOver,
+    /// Another owner had the name first, on another instance.
+    LostClaim,
+}
+
+/// A claim on a name, from a client that has proved who it is.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub name: Label,
+    pub owner: Owner,
+    pub session: Option<Uuid>,
+    pub pool: bool,
+    pub takeover: bool,
+    pub member: Member,
+}
+
+/// What is known about the present holder of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    Unknown,
+    /// These connections were asked and showed no life.
+    Silent(Vec<ConnectionId>),
+}
+
+#[derive(Debug)]
+pub enum Verdict {
+    Granted(Granted),
+    /// Another owner's.
+    Taken,
+    /// The same owner's other session serves it; it may be dead.
+    Held(Vec<Member>),
+}
+
+/// A name that was granted here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// When the name was claimed, on the instances' common clock.
+    pub since: u64,
+    /// The session holds it here already, so other instances need not be asked.
+    pub is_settled: bool,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Farewell {
+    /// On purpose: the name is free at once.
+    Said,
+    /// Without a word: the name is kept for its owner for a while.
+    None,
+}
+
+impl Owner {
+    /// Tells owners apart between instances without naming them.
+    pub fn tag(&self) -> u64 {
+        let digest = Sha256::digest(self.0.as_bytes());
+        digest.iter().take(8).fold(0, |tag, byte| tag << 8 | u64::from(*byte))
+    }
+}
+
+impl Holder {
+    pub fn is_silent(&self, connection: ConnectionId) -> bool {
+        matches!(self, Self::Silent(connections) if connections.contains(&connection))
+    }
+}
+
+impl Member {
+    /// A session that has its hands full is busy with earlier orders, which end it as well.
+    pub fn order(&self, order: Order) {
+        if let Err(TrySendError::Full(order)) = self.orders.try_send(order) {
+            tracing::debug!(?order, "order dropped: session has its queue full");
+        }
+    }
+}

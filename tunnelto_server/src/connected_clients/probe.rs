@@ -1,0 +1,25 @@
+//! Whether a client lives, by its own sign.
+
+use tokio::{sync::oneshot, task::JoinSet, time::timeout};
+
+use super::{Member, Order};
+use crate::limits::PROBE_TIME;
+
+/// Asks all at once: a pool's dead members cost one wait.
+pub async fn any_alive(members: &[Member]) -> bool {
+    let mut answers = JoinSet::new();
+    for member in members {
+        let (alive, answer) = oneshot::channel();
+        member.order(Order::Probe(alive));
+        answers.spawn(answer);
+    }
+    let any = async {
+        while let Some(answer) = answers.join_next().await {
+            if matches!(answer, Ok(Ok(()))) {
+                return true;
+            }
+        }
+        false
+    };
+    timeout(PROBE_TIME, any).await.unwrap_or(false)
+}

@@ -1,0 +1,199 @@
+//! The hop itself: a visitor's bytes go to the instance that serves its tunnel and come back from there, untouched.
+
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use socket2::SockRef;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+    time::timeout,
+};
+use tunnelto_lib::{name::Label, read_buffer::ReadBuffer, socket};
+
+use super::{
+    hop::{Bringing, Kind, MINE},
+    peer::{Down, Peer},
+};
+use crate::{
+    gauge::{Counted, Gauge},
+    io::{Timer, within},
+    limits::{HOP_ANSWER, TCP_USER_TIMEOUT, VISITOR_STALL},
+    observability::metrics::{Hop, Metrics},
+    sign::MasterKeys,
+};
+
+/// After so long without a byte a visitor's connection does not hold up a stop, unless an answer is owed.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// What every hop needs.
+#[derive(Clone)]
+pub struct Hops {
+    pub keys: MasterKeys,
+    pub instance: Arc<str>,
+    pub most: usize,
+    pub connect: Duration,
+    pub metrics: Arc<Metrics>,
+}
+
+/// A connection to the instance that serves a name; a place among its hops is taken.
+pub struct Reached {
+    pub socket: TcpStream,
+    pub header: Vec<u8>,
+    pub place: Counted,
+}
+
+/// Why an instance was not reached, or did not take what was brought.
+#[derive(Debug, thiserror::Error)]
+pub enum HopError {
+    #[error("as many visitors as PEER_HOPS allows are on their way there")]
+    Busy,
+    #[error("it does not serve the name")]
+    NotMine,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Hops {
+    /// Connects; the header is still to be sent.
+    pub async fn reach(
+        &self,
+        peer: &Peer,
+        kind: Kind,
+        name: &Label,
+        visitor: SocketAddr,
+    ) -> Result<Reached, HopError> {
+        let reached = self.try_reach(peer, kind, name, visitor).await;
+        match &reached {
+            Ok(_) => {}
+            Err(HopError::Busy) => self.metrics.hop(Hop::Busy),
+            Err(error) => {
+                self.metrics.hop(Hop::Unreachable);
+                tracing::debug!(at = %peer.at, %error, "instance not reached");
+                if let HopError::Io(error) = error {
+                    let refuses = error.kind() == io::ErrorKind::ConnectionRefused;
+                    peer.failed(if refuses { Down::Refuses } else { Down::Silent }, Instant::now());
+                }
+            }
+        }
+        reached
+    }
+
+    async fn try_reach(
+        &self,
+        peer: &Peer,
+        kind: Kind,
+        name: &Label,
+        visitor: SocketAddr,
+    ) -> Result<Reached, HopError> {
+        let place = peer.hop(self.most).ok_or(HopError::Busy)?;
+        let introduction = peer.introduction().ok_or(io::Error::from(io::ErrorKind::NotConnected))?;
+        let door = SocketAddr::new(peer.at.ip(), introduction.port);
+        let header = Bringing::new(kind, name.clone(), &self.instance, &introduction.instance, visitor)
+            .header(&self.keys, door)?;
+        let connecting = timeout(self.connect, TcpStream::connect(door)).await;
+        let socket = connecting.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        socket::prepare(SockRef::from(&socket), door.ip())?;
+        SockRef::from(&socket).set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))?;
+        Ok(Reached { socket, header, place })
+    }
+
+    /// Brings a visitor's connection there, with what was read of it. The instance has taken it when this returns.
+    pub async fn bring(
+        &self,
+        peer: &Peer,
+        name: &Label,
+        visitor: SocketAddr,
+        first: &[&[u8]],
+    ) -> Result<Reached, HopError> {
+        let mut reached = self.reach(peer, Kind::Pipe, name, visitor).await?;
+        let all = [&[&reached.header[..]], first].concat().concat();
+        let socket = &mut reached.socket;
+        let taken = timeout(HOP_ANSWER, async {
+            socket.write_all(&all).await?;
+            socket.read_u8().await
+        });
+        let answer = taken.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        self.metrics.hop(match &answer {
+            Ok(MINE) => Hop::Taken,
+            Ok(_) => Hop::NotMine,
+            Err(_) => Hop::Unreachable,
+        });
+        if answer? == MINE { Ok(reached) } else { Err(HopError::NotMine) }
+    }
+}
+
+/// Carries both ways until both sides have finished, or one is gone; then the other is told so. `in_progress` counts it
+/// while something is under way.
+pub async fn pipe(mut visitor: TcpStream, mut peer: TcpStream, in_progress: &Gauge) {
+    let busy = Busy { gauge: in_progress, counted: Default::default(), asks: Default::default() };
+    let result = {
+        let (from_visitor, to_visitor) = visitor.split();
+        let (from_peer, to_peer) = peer.split();
+        tokio::try_join!(
+            carry(from_visitor, to_peer, |is_moving| busy.asked(is_moving)),
+            carry(from_peer, to_visitor, |is_moving| busy.answered(is_moving)),
+        )
+    };
+    if result.is_err() {
+        for side in [&visitor, &peer] {
+            // A reset, so that nobody takes a part for the whole. Fails only where that is known already.
+            let _ = SockRef::from(side).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+/// Whether something is under way on a connection of which we read nothing.
+struct Busy<'g> {
+    gauge: &'g Gauge,
+    counted: RefCell<Option<Counted>>,
+    /// The visitor spoke last: an answer is owed.
+    asks: Cell<bool>,
+}
+
+impl Busy<'_> {
+    fn asked(&self, is_moving: bool) {
+        if is_moving {
+            self.asks.set(true);
+            self.counted.borrow_mut().get_or_insert_with(|| self.gauge.enter());
+        }
+    }
+
+    fn answered(&self, is_moving: bool) {
+        if is_moving {
+            self.asks.set(false);
+        } else if !self.asks.get() {
+            *self.counted.borrow_mut() = None;
+        }
+    }
+}
+
+/// One direction. `moves` is told of bytes, and of their absence.
+async fn carry(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, moves: impl Fn(bool)) -> io::Result<()> {
+    let mut buffer = ReadBuffer::default();
+    let mut timer = Timer::default();
+    loop {
+        let read = match within(QUIET, buffer.fill(&mut from)).await {
+            Ok(read) => read?,
+            Err(_) => {
+                moves(false);
+                buffer.fill(&mut from).await?
+            }
+        };
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        moves(true);
+        let bytes = buffer.take();
+        let written = timer.within(VISITOR_STALL, to.write_all(&bytes)).await;
+        written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    }
+}
