@@ -4,6 +4,7 @@ mod answers;
 mod auth;
 mod behind_nginx;
 mod cases;
+mod claims;
 mod client_cli;
 mod http;
 mod http2;
