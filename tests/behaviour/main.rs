@@ -16,6 +16,7 @@ mod packaging;
 mod protocol_1;
 mod protocol_2;
 mod published;
+mod rolling;
 mod shards;
 mod stopping;
 mod upgrade;

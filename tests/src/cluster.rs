@@ -85,6 +85,17 @@ impl Cluster {
         }
     }
 
+    /// Starts another one in the place of an instance that has ended: same address, same ports, same id.
+    pub async fn again(&mut self, at: usize) {
+        let old = &self.servers[at];
+        let starting = instance(at, self.members.setting())
+            .env("PORT", old.visitors.port().to_string())
+            .env("CTRL_PORT", old.clients.port().to_string())
+            .env("NET_PORT", old.peers.port().to_string())
+            .home(old.home.clone());
+        self.servers[at] = starting.start().await;
+    }
+
     pub fn members(&self) -> &Members {
         &self.members
     }

@@ -1,5 +1,7 @@
 //! The published client, `cargo install tunnelto --version 0.1.19`, where scripts/test has installed it.
 
+use std::net::SocketAddr;
+
 use crate::{
     part,
     process::{Process, home},
@@ -13,10 +15,15 @@ pub struct Published {
 impl Published {
     /// With a key as most use it, or as a guest.
     pub fn start(server: &Server, port: u16, arguments: &[&str]) -> Option<Self> {
+        Self::towards(server.clients, port, arguments)
+    }
+
+    /// `port` is the local service's.
+    pub fn towards(clients: SocketAddr, port: u16, arguments: &[&str]) -> Option<Self> {
         let program = part::published_client()?;
         let environment = [
             ("CTRL_HOST", "127.0.0.1".to_owned()),
-            ("CTRL_PORT", server.clients.port().to_string()),
+            ("CTRL_PORT", clients.port().to_string()),
             ("CTRL_TLS_OFF", "1".to_owned()),
             // Its search for updates fails at once.
             ("HTTPS_PROXY", "http://127.0.0.1:9".to_owned()),

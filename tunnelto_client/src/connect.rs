@@ -65,13 +65,25 @@ pub enum ConnectError {
     Tls(String),
 }
 
-pub async fn connect(server: &ServerAddress, hello: &ClientHello) -> Result<Connected, ConnectError> {
-    timeout(LIMIT, connect_unlimited(server, hello)).await.unwrap_or(Err(ConnectError::TimedOut))
+/// `first` says with which of the server's addresses to begin, so that tries reach different instances.
+pub async fn connect(
+    server: &ServerAddress,
+    hello: &ClientHello,
+    first: usize,
+) -> Result<Connected, ConnectError> {
+    timeout(LIMIT, connect_unlimited(server, hello, first)).await.unwrap_or(Err(ConnectError::TimedOut))
 }
 
-async fn connect_unlimited(server: &ServerAddress, hello: &ClientHello) -> Result<Connected, ConnectError> {
+async fn connect_unlimited(
+    server: &ServerAddress,
+    hello: &ClientHello,
+    first: usize,
+) -> Result<Connected, ConnectError> {
     let bare_host = server.host.trim_start_matches('[').trim_end_matches(']');
-    let socket = resolve::connect(&resolve::addresses(bare_host, server.port).await?).await?;
+    let mut addresses = resolve::addresses(bare_host, server.port).await?;
+    let count = addresses.len().max(1);
+    addresses.rotate_left(first % count);
+    let socket = resolve::connect(&addresses).await?;
     prepare(&socket)?;
     let mut io = if server.tls {
         let connector = server_connector().map_err(ConnectError::Tls)?;

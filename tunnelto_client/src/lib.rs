@@ -1,4 +1,4 @@
-//! The tunnelto client: it holds one WebSocket to a server and carries each stream that the server opens to a
+//! The tunnelto client: it holds a WebSocket or more to a server and carries each stream that the server opens to a
 //! local service. Modules are listed from foundation to roof; a module uses only those before it.
 
 pub mod error;
@@ -16,5 +16,7 @@ pub mod connect;
 pub mod streams;
 
 pub mod session;
+
+pub mod tunnel;
 
 pub mod commands;

@@ -2,6 +2,7 @@
 
 use std::{
     cell::RefCell,
+    future::ready,
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -13,7 +14,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tunnelto_lib::{
-    hello::{Agent, ClientHello, ClientType, Kind, PROTOCOL, Refusal, Success, TunnelRequest, WINDOW},
+    hello::{
+        Agent, ClientHello, ClientType, GOODBYE, GoAway, Kind, PROTOCOL, Refusal, Success, TunnelRequest,
+        WINDOW,
+    },
     mux::{self, Incoming, Lost, Mux, Reader, Settings},
     token::Secret,
     ws::Role,
@@ -38,7 +42,7 @@ const SILENCE_PROTOCOL_2: Duration = Duration::from_secs(50);
 const QUIET: Duration = Duration::from_secs(1);
 
 /// How long the last packets and the goodbye may take.
-const GOODBYE: Duration = Duration::from_secs(1);
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What lasts over reconnects.
 pub struct Identity {
@@ -64,7 +68,8 @@ impl Identity {
         Self { session: Uuid::new_v4(), name: RefCell::default(), token: RefCell::default() }
     }
 
-    pub fn hello(&self, config: &Config) -> ClientHello {
+    /// `number` tells the session's connections apart.
+    pub fn hello(&self, config: &Config, number: u16) -> ClientHello {
         ClientHello {
             id: self.session.to_string(),
             sub_domain: config.name.clone().or_else(|| self.name.borrow().clone()),
@@ -76,7 +81,7 @@ impl Identity {
             version: None,
             protocol: Some(PROTOCOL),
             session: Some(self.session),
-            connection: Some(0),
+            connection: Some(number),
             window: Some(WINDOW),
             max_streams: Some(MAX_STREAMS as u32),
             capabilities: Some(Vec::new()),
@@ -114,7 +119,7 @@ pub struct Signals {
     pub stop_now: CancellationToken,
     /// The server asks us to connect elsewhere. What is open goes on here.
     pub go_away: CancellationToken,
-    /// Another connection stands: say goodbye once nothing is open here.
+    /// Another connection stands: take no new streams, say goodbye once nothing is open here.
     pub finish: CancellationToken,
 }
 
@@ -127,6 +132,12 @@ pub async fn serve(
 ) -> End {
     let Connected { io, buffer, decoder, success } = connected;
     let protocol = success.extended.as_ref().map_or(1, |extended| extended.protocol.clamp(1, PROTOCOL));
+    let capabilities =
+        success.extended.as_ref().map(|extended| &extended.capabilities[..]).unwrap_or_default();
+    let goodbye = match capabilities.iter().any(|capability| capability == GOODBYE) {
+        true => Goodbye::Unsaid,
+        false => Goodbye::Unknown,
+    };
     let settings = Settings {
         role: Role::Client,
         protocol,
@@ -139,20 +150,32 @@ pub async fn serve(
         ServerIo::Plain(socket) => {
             let (reading, writing) = socket.into_split();
             let reader = Reader::new(mux.clone(), reading, decoder, buffer);
-            run(mux, reader, writing, &identity, &dialer, &signals).await
+            run(mux, reader, writing, goodbye, &identity, &dialer, &signals).await
         }
         ServerIo::Other(transport) => {
             let (reading, writing) = tokio::io::split(transport);
             let reader = Reader::new(mux.clone(), reading, decoder, buffer);
-            run(mux, reader, writing, &identity, &dialer, &signals).await
+            run(mux, reader, writing, goodbye, &identity, &dialer, &signals).await
         }
     }
+}
+
+/// How far the goodbye to a server has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goodbye {
+    /// It has no word for it: streams may come until the end.
+    Unknown,
+    Unsaid,
+    Said,
+    /// No further stream will come.
+    Answered,
 }
 
 async fn run<R, W>(
     mux: Mux,
     mut reader: Reader<R>,
     mut writing: W,
+    mut goodbye: Goodbye,
     identity: &Identity,
     dialer: &Rc<Dialer>,
     signals: &Signals,
@@ -172,16 +195,25 @@ where
     let end = loop {
         let deadline = mux.last_heard() + silence;
         let is_stopping = signals.stop.is_cancelled();
+        let is_finishing = is_stopping || signals.finish.is_cancelled();
+        if is_finishing && goodbye == Goodbye::Unsaid {
+            mux.go_away(&GoAway::goodbye());
+            goodbye = Goodbye::Said;
+        }
         let quiet_at = mux.last_data() + QUIET;
-        let is_done = mux.open_streams() == 0 || (is_stopping && quiet_at <= Instant::now());
+        let is_done = goodbye != Goodbye::Said
+            && (mux.open_streams() == 0 || (is_stopping && quiet_at <= Instant::now()));
         tokio::select! {
             biased;
             () = signals.stop_now.cancelled() => break End::Finished,
-            () = signals.stop.cancelled(), if is_done || !is_stopping => if is_done { break End::Finished },
-            () = signals.finish.cancelled(), if is_done => break End::Finished,
+            () = signals.stop.cancelled(), if !is_stopping => {}
+            () = signals.finish.cancelled(), if !is_finishing => {}
+            () = ready(()), if is_finishing && is_done => break End::Finished,
             () = sleep_until(quiet_at.into()), if is_stopping => {}
             incoming = reader.next() => match incoming {
-                Ok(Incoming::Opened(stream, _)) if is_stopping => stream.refuse(stopping()),
+                Ok(Incoming::Opened(stream, _)) if is_stopping && goodbye == Goodbye::Unknown => {
+                    stream.refuse(stopping());
+                }
                 Ok(Incoming::Opened(stream, _)) => {
                     tasks.spawn_local(streams::serve(stream, dialer.clone(), protocol));
                 }
@@ -191,6 +223,7 @@ where
                     }
                     mux.ping(None);
                 }
+                Ok(Incoming::GoAway(about)) if GoAway::is_goodbye(&about) => goodbye = Goodbye::Answered,
                 Ok(Incoming::GoAway(_)) => signals.go_away.cancel(),
                 Ok(Incoming::Terminate(about)) => break End::Terminated(refusal(&about)),
                 Err(lost) => break End::Lost(lost),
@@ -207,7 +240,7 @@ where
     if matches!(end, End::Finished) && protocol >= 2 {
         mux.close_gracefully();
         // A server that does not read has our goodbye cut off.
-        let _ = timeout(GOODBYE, &mut writer).await;
+        let _ = timeout(LAST_WORDS, &mut writer).await;
     }
     mux.abandon();
     writer.abort();

@@ -9,6 +9,10 @@ use crate::token::Secret;
 /// The newest protocol this library speaks. Both sides use the smaller of both numbers.
 pub const PROTOCOL: u8 = 2;
 
+/// A capability of servers: a client may say GoAway as well, before it closes a connection, and the server takes it out of
+/// use and says GoAway with this reason when no further stream will come. So none crosses the Close.
+pub const GOODBYE: &str = "goodbye";
+
 /// What each side receives per stream before it grants more, in bytes: enough for one 64 KiB packet to be on
 /// its way while three are being written.
 pub const WINDOW: u32 = 256 * 1024;
@@ -139,6 +143,17 @@ pub struct Refusal {
 pub struct GoAway {
     pub reason: String,
     pub reconnect_within_ms: u32,
+}
+
+impl GoAway {
+    /// The first word of a goodbye, and its answer.
+    pub fn goodbye() -> Self {
+        Self { reason: GOODBYE.into(), reconnect_within_ms: 0 }
+    }
+
+    pub fn is_goodbye(about: &[u8]) -> bool {
+        serde_json::from_slice::<Self>(about).is_ok_and(|notice| notice.reason == GOODBYE)
+    }
 }
 
 impl ClientHello {

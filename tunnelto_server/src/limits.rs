@@ -98,6 +98,16 @@ pub const CONTROL_HEAD: usize = 32 * 1024;
 /// How long the holder of a name has to show life when its owner asks for the name again.
 pub const PROBE_TIME: Duration = Duration::from_secs(5);
 
+/// How long a connection whose client is connected anew may take to show that it lives and finishes what is open.
+pub const REPLACED_LIFE: Duration = Duration::from_secs(2);
+
+/// How long a protocol 1 client may finish what is open before it is sent to another instance: its visitors wait meanwhile,
+/// within their grace.
+pub const PROTOCOL_1_FINISH: Duration = Duration::from_secs(3);
+
+/// How often a connection that is out of use is looked at for open streams.
+pub const LAST_LOOK: Duration = Duration::from_millis(50);
+
 /// Time between Pings: protocol 1 as the original, protocol 2 so that a dead line is noticed within a minute.
 pub const PING_PROTOCOL_1: Duration = Duration::from_secs(30);
 pub const PING_PROTOCOL_2: Duration = Duration::from_secs(15);

@@ -12,7 +12,7 @@ use tokio::{
     time::{sleep, sleep_until, timeout},
 };
 use tunnelto_lib::{
-    hello::{Extended, GoAway, Refusal, ServerHello, Success, WINDOW},
+    hello::{Extended, GOODBYE, GoAway, Refusal, ServerHello, Success, WINDOW},
     mux::{self, Incoming, Lost, Mux, Reader},
     ws::Role,
 };
@@ -28,7 +28,10 @@ use crate::{
     config::Config,
     connected_clients::{ConnectedClients, Farewell, Order, Reason},
     gauge::Gauge,
-    limits::{HELLO_TIME, IDLE_STREAM, PROBE_LOOK, PROTOCOL_1_STREAMS, TCP_USER_TIMEOUT},
+    limits::{
+        HELLO_TIME, IDLE_STREAM, LAST_LOOK, PROBE_LOOK, PROTOCOL_1_FINISH, PROTOCOL_1_STREAMS, REPLACED_LIFE,
+        TCP_USER_TIMEOUT,
+    },
     network::Directory,
     shard::Shard,
     shutdown::Shutdown,
@@ -113,6 +116,7 @@ pub async fn run(lobby: &Lobby, socket: std::net::TcpStream, first: Bytes) {
         inbox,
         heartbeat: Heartbeat::new(protocol, Instant::now()),
         probes: Vec::new(),
+        last_call: None,
         protocol,
         knows_terminate: protocol >= 2 || hello.version.is_some(),
     };
@@ -134,6 +138,8 @@ struct Session<'l> {
     heartbeat: Heartbeat,
     /// Who wants to know whether the client lives, and since when.
     probes: Vec<(oneshot::Sender<()>, Instant)>,
+    /// The connection is out of use, and ends once its streams have.
+    last_call: Option<LastCall>,
     protocol: u8,
     /// Later clients of protocol 1 say that they understand Terminate.
     knows_terminate: bool,
@@ -158,6 +164,35 @@ enum End {
     Stopping,
 }
 
+/// A connection that is out of use and may still finish what is open on it.
+struct LastCall {
+    since: Instant,
+    end: fn() -> End,
+    /// It ends then, whatever is open, if its client has shown no life until then.
+    life_until: Option<Instant>,
+    /// It ends then in any case.
+    until: Option<Instant>,
+}
+
+impl LastCall {
+    fn replaced() -> Self {
+        let since = Instant::now();
+        Self { since, end: || End::Replaced, life_until: Some(since + REPLACED_LIFE), until: None }
+    }
+
+    fn stopping() -> Self {
+        let since = Instant::now();
+        Self { since, end: || End::Stopping, life_until: None, until: Some(since + PROTOCOL_1_FINISH) }
+    }
+
+    fn end(&self, mux: &Mux) -> Option<End> {
+        let now = Instant::now();
+        let is_dead = self.life_until.is_some_and(|until| until <= now && mux.last_heard() <= self.since);
+        let is_late = self.until.is_some_and(|until| until <= now);
+        (is_dead || is_late || mux.open_streams() == 0).then(self.end)
+    }
+}
+
 impl Session<'_> {
     async fn serve(&mut self, welcomed: &Welcomed) -> End {
         let mut told_to_go = false;
@@ -171,19 +206,33 @@ impl Session<'_> {
                 () = self.lobby.shutdown.until_ended() => return End::Stopping,
                 () = self.lobby.shutdown.until_draining(), if !told_to_go => {
                     told_to_go = true;
-                    self.ask_to_go();
+                    self.ask_to_go(welcomed);
+                }
+                () = sleep(LAST_LOOK), if self.last_call.is_some() => {
+                    if let Some(end) = self.last_call.as_ref().and_then(|call| call.end(&self.mux)) {
+                        return end;
+                    }
                 }
                 Some(order) = self.inbox.recv() => match order {
                     Order::Probe(answer) => {
                         self.probes.push((answer, Instant::now()));
                         self.mux.ping(self.token(welcomed));
                     }
-                    Order::Leave(Reason::Replaced) => return End::Replaced,
+                    // Its client may be finishing what is open here.
+                    Order::Leave(Reason::Replaced) => {
+                        self.mux.ping(self.token(welcomed));
+                        self.last_call = Some(LastCall::replaced());
+                    }
                     Order::Leave(Reason::TakenOver) => return End::TakenOver,
                     Order::Leave(Reason::LostClaim) => return End::LostClaim,
                 },
                 incoming = self.reader.next() => match incoming {
                     Ok(Incoming::Ping(_)) => self.answer_probes(),
+                    Ok(Incoming::GoAway(_)) => {
+                        // It is found no more, so after our answer no stream comes.
+                        self.retire(welcomed, Farewell::Said);
+                        self.mux.go_away(&GoAway::goodbye());
+                    }
                     Ok(_) => return End::Lost(Lost::Protocol("a packet that only servers send")),
                     Err(lost) => return End::Lost(lost),
                 },
@@ -222,13 +271,23 @@ impl Session<'_> {
         (self.protocol >= 2 || !has_key).then(|| self.lobby.prover.token(name, owner, *session))
     }
 
-    /// Protocol 1 has no word for it but Close, which waits until its streams are done.
-    fn ask_to_go(&self) {
+    /// Protocol 1 has no word for it but Close, which waits for its streams for a while; its visitors wait for the client to
+    /// come back on another instance, if there are any.
+    fn ask_to_go(&mut self, welcomed: &Welcomed) {
         if self.protocol >= 2 {
             let within = self.lobby.config.drain.as_millis();
             let reconnect_within_ms = u32::try_from(within).unwrap_or(u32::MAX);
             self.mux.go_away(&GoAway { reason: "the server stops".into(), reconnect_within_ms });
+        } else if !self.lobby.directory.is_alone() {
+            self.retire(welcomed, Farewell::None);
+            self.last_call = Some(LastCall::stopping());
         }
+    }
+
+    /// No exchange comes here any more; those that are open go on.
+    fn retire(&self, welcomed: &Welcomed, farewell: Farewell) {
+        self.lobby.clients.depart(&welcomed.name, self.connection.id, farewell, Instant::now());
+        self.connection.drop_idle();
     }
 
     fn terminate(&self, code: &str, message: &str) -> Bytes {
@@ -302,7 +361,7 @@ fn success(lobby: &Lobby, welcomed: &Welcomed, protocol: u8) -> ServerHello {
         protocol,
         window: WINDOW,
         max_streams: 0,
-        capabilities: Vec::new(),
+        capabilities: vec![GOODBYE.into()],
         urls: vec![lobby.config.url_of(name, lobby.visitor_port)],
         instance: lobby.config.instance.clone(),
         connections: if lobby.directory.count() > 0 { 2 } else { 1 },
