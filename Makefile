@@ -1,9 +1,12 @@
 # Two commands are all a newcomer needs: `make demo` and `make test`.
 
-.PHONY: demo test build fuzz soak bench docs
+.PHONY: demo cluster-demo test build fuzz soak bench docs
 
 demo: ## build, start a server, a sample site and a client, print a URL that works
 	@scripts/demo
+
+cluster-demo: ## three instances that find each other by DNS; one is stopped under load (needs dnsmasq, curl)
+	@scripts/cluster-demo
 
 test: ## everything: formatting, lints, unit tests, black-box tests, cases
 	@scripts/test

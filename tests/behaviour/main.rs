@@ -6,6 +6,7 @@ mod behind_nginx;
 mod cases;
 mod claims;
 mod client_cli;
+mod discovery;
 mod http;
 mod http2;
 mod instances;

@@ -16,6 +16,7 @@ pub mod server;
 pub mod balancer;
 pub mod client;
 pub mod cluster;
+pub mod dns;
 pub mod http2;
 pub mod published;
 

@@ -14,6 +14,7 @@ fn main() -> ExitCode {
     let outcome = match command.unwrap_or(Command::Serve) {
         Command::Serve => commands::serve(settings),
         Command::Healthcheck => commands::healthcheck(&settings),
+        Command::Check { host } => commands::check(settings, host.as_ref()),
         Command::Keys(command) => commands::keys(settings, command),
         Command::SettingsReference => commands::settings_reference(),
     };

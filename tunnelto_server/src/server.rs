@@ -14,6 +14,7 @@ use tokio::{
     runtime::LocalRuntime,
     sync::{oneshot, watch},
     task::{JoinError, JoinSet, spawn_local},
+    time::timeout,
 };
 
 use crate::{
@@ -49,6 +50,9 @@ const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
 /// How often names whose grace is over are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(1);
+
+/// How long doors stay shut at the start while the other instances are being found.
+const FIRST_LOOK: Duration = Duration::from_secs(3);
 
 pub struct Server;
 
@@ -116,24 +120,16 @@ impl Bound {
             draining: false,
         };
         let mut loops = JoinSet::new();
-        let directory = match discovery {
-            None => Directory::Alone,
-            Some(discovery) => {
-                let peers = Arc::new(Peers::new(Setting {
-                    introduction: introduction.clone(),
-                    asker: Asker::new(config.keys.clone(), config.instance.clone(), config.peer_connect),
-                    clients: registry.clone(),
-                    lot: lot.clone(),
-                    metrics: metrics.clone(),
-                    shutdown: shutdown.clone(),
-                    grace: config.grace,
-                }));
-                let (found, discovered) = watch::channel(Discovered::default());
-                loops.spawn_local(discovery.run(found));
-                loops.spawn_local(news::listen(peers.clone(), discovered));
-                Directory::Peers(peers)
-            }
+        let setting = Setting {
+            introduction: introduction.clone(),
+            asker: Asker::new(config.keys.clone(), config.instance.clone(), config.peer_connect),
+            clients: registry.clone(),
+            lot: lot.clone(),
+            metrics: metrics.clone(),
+            shutdown: shutdown.clone(),
+            grace: config.grace,
         };
+        let (directory, discovered) = find_others(discovery, setting, &mut loops);
         let hops = Hops {
             keys: config.keys.clone(),
             instance: config.instance.as_str().into(),
@@ -160,6 +156,13 @@ impl Bound {
         };
         // Started from the inside out: who serves before who lets in.
         loops.spawn_local(forget_gone(registry.clone()));
+        let answering =
+            Answering { clients: registry.clone(), introduction, keys, shutdown: shutdown.clone() };
+        let peer_server = PeerServer::new(answering);
+        let peers = Door::new(TcpListener::from_std(peers)?, Places::new(MAX_PEERS));
+        loops.spawn_local(accept_peers(peers, peer_server));
+        // Visitors wait at the door until it is known whom to ask for their tunnels.
+        let _ = timeout(FIRST_LOOK, until_found(discovered)).await;
         let mut shards = JoinSet::new();
         let mut in_progress = Vec::new();
         for (number, (door, inbox)) in visitors.into_iter().zip(inboxes).enumerate() {
@@ -172,11 +175,6 @@ impl Bound {
                 _ => shards.spawn_local(on_a_thread(worker)),
             };
         }
-        let answering =
-            Answering { clients: registry.clone(), introduction, keys, shutdown: shutdown.clone() };
-        let peer_server = PeerServer::new(answering);
-        let peers = Door::new(TcpListener::from_std(peers)?, Places::new(MAX_PEERS));
-        loops.spawn_local(accept_peers(peers, peer_server));
         let clients = Door::new(TcpListener::from_std(clients)?, Places::new(MAX_CLIENTS));
         loops.spawn_local(accept_clients(clients, control));
         let admin = Door::new(TcpListener::from_std(admin)?, Places::new(MAX_PEERS));
@@ -195,17 +193,12 @@ impl Bound {
             }
         }
         // Stopped from the outside in. New clients are refused from now on (control_server); visitors are served
-        // while anything is under way, since their answers may still come.
+        // while anything is under way, since their answers may still come; and other instances are asked, and brought
+        // visitors, as long as a client of theirs is here.
         shutdown.drain();
-        tracing::info!(limit = ?drain, "draining");
-        let deadline = Instant::now() + drain;
-        // Other instances are asked, and brought visitors, as long as a client of theirs is here.
         let is_left = || directory.is_alone() || registry.is_empty();
         let is_quiet = || is_left() && in_progress.iter().all(|gauge| gauge.count() == 0);
-        until(deadline, &shutdown, is_quiet).await;
-        // The last ones that wait at the doors have come in by then, and said what they want.
-        tokio::time::sleep(DRAIN_LOOK).await;
-        until(deadline, &shutdown, is_quiet).await;
+        drain_until(is_quiet, drain, &shutdown).await;
         loops.shutdown().await;
         shutdown.end();
         while let Some(stopped) = shards.join_next().await {
@@ -230,6 +223,37 @@ async fn on_a_thread(worker: Worker) -> io::Result<()> {
         let _ = ended.send(result);
     })?;
     end.await.map_err(io::Error::other)?
+}
+
+/// The directory, and when it knows where to look.
+fn find_others(
+    discovery: Option<Discovery>,
+    setting: Setting,
+    loops: &mut JoinSet<()>,
+) -> (Directory, Option<watch::Receiver<Discovered>>) {
+    let Some(discovery) = discovery else { return (Directory::Alone, None) };
+    let peers = Arc::new(Peers::new(setting));
+    let (found, discovered) = watch::channel(Discovered::default());
+    loops.spawn_local(discovery.run(found));
+    loops.spawn_local(news::listen(peers.clone(), discovered.clone()));
+    (Directory::Peers(peers), Some(discovered))
+}
+
+async fn until_found(discovered: Option<watch::Receiver<Discovered>>) {
+    if let Some(mut discovered) = discovered {
+        // Ends only with the loop that looks.
+        let _ = discovered.wait_for(|found| found.problem.is_none()).await;
+    }
+}
+
+/// Returns once all is quiet, or after `limit`.
+async fn drain_until(is_quiet: impl Fn() -> bool, limit: Duration, shutdown: &Shutdown) {
+    tracing::info!(?limit, "draining");
+    let deadline = Instant::now() + limit;
+    until(deadline, shutdown, &is_quiet).await;
+    // The last ones that wait at the doors have come in by then, and said what they want.
+    tokio::time::sleep(DRAIN_LOOK).await;
+    until(deadline, shutdown, &is_quiet).await;
 }
 
 /// Waits for `condition`, until the deadline or the end.

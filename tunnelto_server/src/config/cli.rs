@@ -34,6 +34,12 @@ pub enum Command {
     Serve,
     /// Ask the server on this machine whether it is well; exit code 0 means yes
     Healthcheck,
+    /// Look at this instance and the others as a visitor's way needs them; exit code 0 means that all is well
+    Check {
+        /// Ask every instance for this name, too
+        #[arg(long, value_parser = values::label)]
+        host: Option<Label>,
+    },
     /// Make the keys that clients authenticate with
     #[command(subcommand)]
     Keys(KeysCommand),

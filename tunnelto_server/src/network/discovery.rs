@@ -26,12 +26,19 @@ const LONGEST: Duration = Duration::from_secs(30);
 const DNS_TIME: Duration = Duration::from_secs(2);
 
 /// What is known of where instances are; this one is among them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discovered {
     /// Their NET_PORTs.
     pub at: Vec<SocketAddr>,
     /// Why that may be out of date.
     pub problem: Option<Arc<str>>,
+}
+
+impl Default for Discovered {
+    /// Nobody is known, which is no reason to believe that there is nobody.
+    fn default() -> Self {
+        Self { at: Vec::new(), problem: Some("they have not been looked for yet".into()) }
+    }
 }
 
 pub struct Discovery {

@@ -51,7 +51,6 @@ pub struct Peers {
 }
 
 /// The other instances, and this one until it has recognised itself.
-#[derive(Default)]
 struct Membership {
     peers: Vec<Arc<Peer>>,
     problem: Option<Arc<str>>,
@@ -69,7 +68,7 @@ pub enum Contested {
 
 impl Peers {
     pub fn new(setting: Setting) -> Self {
-        let membership = Membership { peers: Vec::new(), problem: Some("not looked for yet".into()) };
+        let membership = Membership { peers: Vec::new(), problem: Discovered::default().problem };
         Self {
             setting,
             mirror: Mirror::default(),

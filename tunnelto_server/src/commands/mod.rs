@@ -1,6 +1,8 @@
 //! What the binary does: one function per subcommand. Results go to standard output, everything else to
 //! standard error.
 
+mod check;
+
 use std::{
     io::{IsTerminal, Read, Write},
     net::{IpAddr, Ipv4Addr, TcpStream},
@@ -10,6 +12,7 @@ use std::{
 
 use tokio::{runtime::LocalRuntime, signal::unix};
 use tracing_subscriber::EnvFilter;
+use tunnelto_lib::name::Label;
 
 use crate::{
     auth::create_key,
@@ -118,6 +121,13 @@ pub fn healthcheck(settings: &Settings) -> Result<ExitCode, CommandError> {
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+pub fn check(settings: Settings, host: Option<&Label>) -> Result<ExitCode, CommandError> {
+    let config = Config::from_settings(settings)?;
+    let report = LocalRuntime::new()?.block_on(check::run(&config, host));
+    print(report.text.trim_end())?;
+    Ok(if report.is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 pub fn keys(settings: Settings, command: KeysCommand) -> Result<ExitCode, CommandError> {
