@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use tests::{
-    cluster::{Cluster, Members, instance},
+    cluster::{Cluster, MASTER_KEY, Members, instance},
     eventually::{eventually, soon},
     http2::{Asker, request_to},
     origin::Origin,
+    process::{Process, binary},
     visitor::{Visitor, get},
 };
 use tokio::{io::AsyncWriteExt, task::JoinSet};
@@ -292,4 +293,38 @@ async fn a_visitor_who_pretends_to_be_brought_is_not_believed() {
     let mut visitor = Visitor::connect(cluster.servers[0].visitors).await;
     visitor.send("PROXY TCP4 9.9.9.9 1.1.1.1 1 1\r\nGET / HTTP/1.1\r\nHost: one.localhost\r\n\r\n").await;
     assert_eq!(visitor.answer().await.status, 400);
+}
+
+/// `check` with an instance's own settings: its exit code and what it prints.
+async fn check(server: &tests::server::Server, cluster: &Cluster, arguments: &[&str]) -> (i32, String) {
+    let environment = [
+        ("BIND", server.visitors.ip().to_string()),
+        ("PORT", server.visitors.port().to_string()),
+        ("CTRL_PORT", server.clients.port().to_string()),
+        ("NET_PORT", server.peers.port().to_string()),
+        ("MASTER_SIG_KEY", MASTER_KEY.to_owned()),
+        ("CLUSTER", cluster.members().setting()),
+    ];
+    let arguments = [&["check"], arguments].concat();
+    let mut process = Process::start(binary("tunnelto_server"), arguments, &environment, server.home.clone());
+    let code = process.exit().await;
+    (code, process.stdout().join("\n"))
+}
+
+#[tokio::test]
+async fn check_walks_the_way_and_names_what_is_wrong() {
+    let (mut cluster, _clients) = spread().await;
+    let (code, said) = check(&cluster.servers[0], &cluster, &["--host", "two"]).await;
+    assert!(code == 0 && !said.contains("FAIL"), "{said}");
+    for wanted in ["PORT", "discovery", "is instance instance-1", "its PORT", "`two` is there, of client"] {
+        assert!(said.contains(wanted), "{wanted} in {said}");
+    }
+    let (code, said) = check(&cluster.servers[0], &cluster, &["--host", "nobody"]).await;
+    assert!(code == 1 && said.contains("no instance that answers has `nobody`"), "{said}");
+    let gone = &mut cluster.servers[2];
+    let at = gone.peers;
+    gone.process.signal("KILL");
+    gone.process.exit().await;
+    let (code, said) = check(&cluster.servers[0], &cluster, &[]).await;
+    assert!(code == 1 && said.contains(&format!("FAIL  peer       nobody listens at {at}")), "{said}");
 }

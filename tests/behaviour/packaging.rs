@@ -5,6 +5,7 @@ use std::{fs, path::PathBuf, process::Command, time::Duration};
 use tests::{
     env,
     eventually::eventually,
+    part,
     process::{Process, binary, home, workspace},
     server::Server,
     visitor::{Visitor, get},
@@ -81,19 +82,7 @@ fn deployment_files_name_settings_that_exist() {
 #[tokio::test]
 async fn the_demo() {
     let holder = TcpListener::bind("127.0.0.1:8080").await;
-    // The toolchain lies in the real home.
-    let toolchain = |name: &str, folder: &str| {
-        let path = env(name).map(PathBuf::from);
-        path.unwrap_or_else(|| PathBuf::from(env("HOME").unwrap_or_default()).join(folder))
-            .display()
-            .to_string()
-    };
-    let environment = [
-        ("DEMO_PROFILE", "dev".to_owned()),
-        ("CARGO_HOME", toolchain("CARGO_HOME", ".cargo")),
-        ("RUSTUP_HOME", toolchain("RUSTUP_HOME", ".rustup")),
-    ];
-    let mut demo = Process::start(workspace().join("scripts/demo"), [""; 0], &environment, home());
+    let mut demo = demo("demo");
     let url = demo
         .line("the URL", |line| {
             line.trim().starts_with("http://demo.localhost:").then(|| line.trim().to_owned())
@@ -137,4 +126,34 @@ fn children_of(id: u32) -> Vec<String> {
             fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.starts_with("tunnelto"))
         })
         .collect()
+}
+
+/// `make cluster-demo`: one of three instances is stopped under load, and no request fails.
+#[tokio::test]
+async fn the_cluster_demo() {
+    if part::command("dnsmasq", "the cluster demo").is_none() {
+        return;
+    }
+    let mut demo = demo("cluster-demo");
+    let requests = demo.line("the count", |line| Some(line.strip_prefix("requests: ")?.to_owned())).await;
+    assert!(requests.ends_with(", failed: 0"), "{requests}");
+    demo.signal("INT");
+    demo.exit().await;
+}
+
+/// A demo with the binaries that are built already.
+fn demo(script: &str) -> Process {
+    // The toolchain lies in the real home.
+    let toolchain = |name: &str, folder: &str| {
+        let path = env(name).map(PathBuf::from);
+        path.unwrap_or_else(|| PathBuf::from(env("HOME").unwrap_or_default()).join(folder))
+            .display()
+            .to_string()
+    };
+    let environment = [
+        ("DEMO_PROFILE", "dev".to_owned()),
+        ("CARGO_HOME", toolchain("CARGO_HOME", ".cargo")),
+        ("RUSTUP_HOME", toolchain("RUSTUP_HOME", ".rustup")),
+    ];
+    Process::start(workspace().join("scripts").join(script), [""; 0], &environment, home())
 }

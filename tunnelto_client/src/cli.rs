@@ -51,7 +51,7 @@ pub struct HttpOptions {
     #[arg(short, long, env = "TUNNELTO_KEY", hide_env_values = true)]
     pub key: Option<String>,
 
-    /// The server, as ws://HOST:PORT or wss://HOST
+    /// The server, as ws://HOST:PORT or wss://HOST; several instances of one server are separated by commas
     #[arg(long, env = "TUNNELTO_SERVER", value_name = "URL")]
     pub server: Option<String>,
 

@@ -18,7 +18,8 @@ const DEFAULT_SERVER: &str = "ws://localhost:5000";
 /// What one tunnel runs with.
 #[derive(Debug)]
 pub struct Config {
-    pub server: ServerAddress,
+    /// Never empty; several are instances of one server.
+    pub servers: Vec<ServerAddress>,
     pub key: Option<Secret>,
     pub name: Option<String>,
     pub target: Target,
@@ -60,7 +61,7 @@ impl Config {
             (None, None) => stored_key()?,
         };
         Ok(Self {
-            server: server(options.server.clone(), file.server)?,
+            servers: servers(options.server.clone(), file.server)?,
             key,
             name: options.subdomain.clone(),
             target: target.map_err(configuration)?,
@@ -125,10 +126,13 @@ impl ServerAddress {
     }
 }
 
-/// The original's variables stand between ours and the file.
-fn server(option: Option<String>, file: Option<String>) -> Result<ServerAddress, ClientError> {
+/// One, or several separated by commas. The original's variables stand between ours and the file.
+fn servers(option: Option<String>, file: Option<String>) -> Result<Vec<ServerAddress>, ClientError> {
+    let list = |text: &str| {
+        text.split(',').map(ServerAddress::parse).collect::<Result<_, _>>().map_err(configuration)
+    };
     if let Some(text) = option {
-        return ServerAddress::parse(&text).map_err(configuration);
+        return list(&text);
     }
     if let Some(host) = env("CTRL_HOST")? {
         let port = match env("CTRL_PORT")? {
@@ -137,10 +141,9 @@ fn server(option: Option<String>, file: Option<String>) -> Result<ServerAddress,
                 port.parse().map_err(|_| configuration(format!("CTRL_PORT `{port}` is not a port")))?
             }
         };
-        return Ok(ServerAddress { host, port, tls: env("CTRL_TLS_OFF")?.is_none() });
+        return Ok(vec![ServerAddress { host, port, tls: env("CTRL_TLS_OFF")?.is_none() }]);
     }
-    let text = file.as_deref().unwrap_or(DEFAULT_SERVER);
-    ServerAddress::parse(text).map_err(configuration)
+    list(file.as_deref().unwrap_or(DEFAULT_SERVER))
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
@@ -198,7 +201,7 @@ fn configuration(reason: String) -> ClientError {
 
 #[cfg(test)]
 mod tests {
-    use super::{File, ServerAddress};
+    use super::{File, ServerAddress, servers};
 
     #[test]
     fn a_faulty_file_names_the_line_and_quotes_no_secret() {
@@ -207,6 +210,13 @@ mod tests {
         let error = File::parse("kye = \"tto_SECRET\"").unwrap_err();
         assert!(error.contains("kye") && !error.contains("SECRET"), "{error}");
         assert_eq!(File::parse("key = \"\"").unwrap_err(), "`key` is empty");
+    }
+
+    #[test]
+    fn several_servers() {
+        let list = servers(Some("ws://10.0.0.1:5000, ws://10.0.0.2:5000".into()), None).unwrap();
+        assert_eq!(list.iter().map(|server| &*server.host).collect::<Vec<_>>(), ["10.0.0.1", "10.0.0.2"]);
+        assert!(servers(Some("ws://10.0.0.1:5000,".into()), None).is_err());
     }
 
     #[test]

@@ -89,13 +89,13 @@ impl Tunnel {
     }
 
     /// A connection stands: tells the user if the tunnel had none, and lets others finish.
-    fn stands(&self, number: u16, success: &Success) {
+    fn stands(&self, number: u16, server: &ServerAddress, success: &Success) {
         self.identity.keep(success);
         let is_first = self.standing.borrow().is_empty();
         let extended = success.extended.as_ref();
         let instance = extended.map(|extended| extended.instance.clone());
         if is_first {
-            self.greet(success);
+            self.greet(server, success);
         } else {
             tracing::info!(number, ?instance, "further connection");
         }
@@ -106,6 +106,12 @@ impl Tunnel {
         let wanted = extended.map_or(1, |extended| extended.connections.clamp(1, MOST_CONNECTIONS));
         self.wanted.set(wanted);
         self.more_wanted.notify_one();
+    }
+
+    /// The server to try, and with which of its addresses to begin.
+    fn server(&self, attempt: usize) -> (ServerAddress, usize) {
+        let servers = &self.config.servers;
+        (servers[attempt % servers.len()].clone(), attempt / servers.len())
     }
 
     fn fell(&self, number: u16) {
@@ -123,16 +129,16 @@ impl Tunnel {
         standing.iter().any(|other| other.number != number && other.instance.as_ref() == instance)
     }
 
-    fn greet(&self, success: &Success) {
+    fn greet(&self, server: &ServerAddress, success: &Success) {
         let url = match &success.extended {
             Some(extended) if !extended.urls.is_empty() => extended.urls[0].clone(),
-            _ => protocol_1_url(&success.hostname, &self.config.server),
+            _ => protocol_1_url(&success.hostname, server),
         };
         self.ui.borrow_mut().tell(&Event::Connected {
             url: &url,
             name: &success.sub_domain,
             target: &self.dialer.target().to_string(),
-            server: &self.config.server.url(),
+            server: &server.url(),
         });
     }
 }

@@ -11,6 +11,7 @@ use tunnelto_lib::hello::Refusal;
 
 use super::Tunnel;
 use crate::{
+    config::ServerAddress,
     connect::{ConnectError, Connected, connect},
     error::ClientError,
     reconnect::Backoff,
@@ -62,11 +63,12 @@ impl Slot {
     pub async fn keep_up(mut self) -> Result<(), ClientError> {
         while !self.tunnel.stop.is_cancelled() {
             let hello = self.tunnel.identity.hello(&self.tunnel.config, self.number);
-            let first = usize::from(self.number) + (self.failed_tries + self.spread_tries) as usize;
+            let attempt = usize::from(self.number) + (self.failed_tries + self.spread_tries) as usize;
+            let (server, first) = self.tunnel.server(attempt);
             let connected = tokio::select! {
                 biased;
                 () = self.tunnel.stop.cancelled() => break,
-                connected = connect(&self.tunnel.config.server, &hello, first) => connected,
+                connected = connect(&server, &hello, first) => connected,
             };
             let anew = match connected {
                 Ok(connected) => {
@@ -78,12 +80,12 @@ impl Slot {
                         self.leave(connected);
                         continue;
                     }
-                    match self.serve(connected).await? {
+                    match self.serve(&server, connected).await? {
                         Some(anew) => anew,
                         None => break,
                     }
                 }
-                Err(error) => self.failed(error)?,
+                Err(error) => self.failed(&server, error)?,
             };
             self.pause(anew).await;
         }
@@ -93,7 +95,7 @@ impl Slot {
     }
 
     /// Whether a failure to connect is final. While another connection stands none is.
-    fn failed(&mut self, error: ConnectError) -> Result<Anew, ClientError> {
+    fn failed(&mut self, server: &ServerAddress, error: ConnectError) -> Result<Anew, ClientError> {
         self.failed_tries += 1;
         let is_standing = self.tunnel.is_standing();
         let after = match error {
@@ -110,10 +112,9 @@ impl Slot {
         };
         let too_often = self.tunnel.config.retries.is_some_and(|retries| self.failed_tries > retries);
         if too_often && !is_standing {
-            let server = self.tunnel.config.server.url();
-            return Err(ClientError::Unreachable(format!("{server}: {error}")));
+            return Err(ClientError::Unreachable(format!("{}: {error}", server.url())));
         }
-        Ok(Anew { reason: error.to_string(), after })
+        Ok(Anew { reason: format!("{}: {error}", server.url()), after })
     }
 
     /// Ends a connection that leads nowhere new, with a goodbye: a visitor may have come on it.
@@ -134,7 +135,11 @@ impl Slot {
     }
 
     /// One connection, until another one is needed. `None` when the user stops it.
-    async fn serve(&mut self, connected: Connected) -> Result<Option<Anew>, ClientError> {
+    async fn serve(
+        &mut self,
+        server: &ServerAddress,
+        connected: Connected,
+    ) -> Result<Option<Anew>, ClientError> {
         while self.leaving.try_join_next().is_some() {}
         let began = Instant::now();
         let is_double = self.tunnel.is_double(self.number, &connected.success);
@@ -142,7 +147,7 @@ impl Slot {
         if !is_double {
             self.spread_pause = SPREAD_AGAIN;
         }
-        self.tunnel.stands(self.number, &connected.success);
+        self.tunnel.stands(self.number, server, &connected.success);
         let signals = self.signals();
         let (identity, dialer) = (self.tunnel.identity.clone(), self.tunnel.dialer.clone());
         let mut sessions = JoinSet::new();
@@ -168,18 +173,18 @@ impl Slot {
             self.leaving.spawn_local(async move {
                 sessions.join_next().await.and_then(Result::ok).unwrap_or(End::Finished)
             });
-            return Ok(Some(Anew { reason: "the server asks us to connect anew".into(), after: None }));
+            let reason = format!("{}: the server asks us to connect anew", server.url());
+            return Ok(Some(Anew { reason, after: None }));
         };
         match end.map_err(|error| ClientError::Unexpected(error.to_string()))? {
             End::Finished => Ok(None),
             End::Terminated(refusal) if refusal.retry_after.is_none() => Err(fatal(refusal)),
-            end => Ok(Some(Anew { reason: end.to_string(), after: asked_by(&end) })),
+            end => Ok(Some(Anew { reason: format!("{}: {end}", server.url()), after: asked_by(&end) })),
         }
     }
 
     async fn pause(&mut self, Anew { reason, after }: Anew) {
         let wait = self.backoff.next(rand::random(), after);
-        let reason = format!("{}: {reason}", self.tunnel.config.server.url());
         if self.tunnel.is_standing() {
             tracing::info!(number = self.number, %reason, ?wait, "a connection is gone; another stands");
         } else {
