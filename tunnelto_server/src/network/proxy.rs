@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     gauge::{Counted, Gauge},
-    io::{Timer, within},
+    io::Timer,
     limits::{HOP_ANSWER, TCP_USER_TIMEOUT, VISITOR_STALL},
     observability::metrics::{Hop, Metrics},
     sign::MasterKeys,
@@ -179,9 +179,9 @@ impl Busy<'_> {
 /// One direction. `moves` is told of bytes, and of their absence.
 async fn carry(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, moves: impl Fn(bool)) -> io::Result<()> {
     let mut buffer = ReadBuffer::default();
-    let mut timer = Timer::default();
+    let (mut silence, mut stall) = (Timer::default(), Timer::default());
     loop {
-        let read = match within(QUIET, buffer.fill(&mut from)).await {
+        let read = match silence.within(QUIET, buffer.fill(&mut from)).await {
             Ok(read) => read?,
             Err(_) => {
                 moves(false);
@@ -193,7 +193,7 @@ async fn carry(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, moves: impl Fn(boo
         }
         moves(true);
         let bytes = buffer.take();
-        let written = timer.within(VISITOR_STALL, to.write_all(&bytes)).await;
+        let written = stall.within(VISITOR_STALL, to.write_all(&bytes)).await;
         written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     }
 }
