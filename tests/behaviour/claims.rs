@@ -232,3 +232,21 @@ async fn a_client_that_leaves_on_purpose_frees_its_name_everywhere_at_once() {
     let bob = client(&cluster, 1, &origin, &["-k", "bob"]);
     bob.url().await;
 }
+
+#[tokio::test]
+async fn a_name_that_was_given_away_while_its_instance_was_silent_goes_back() {
+    let cluster = Cluster::start(2).await;
+    let (one, two) = (named("ann").await, named("bob").await);
+    let ann = client(&cluster, 0, &one, &["-k", "ann"]);
+    ann.url().await;
+    assert_eq!(text(&cluster.servers[1], "/").await, "ann", "both know of it");
+    cluster.servers[0].process.signal("STOP");
+    let mut bob = client(&cluster, 1, &two, &["-k", "bob"]);
+    bob.url().await;
+    cluster.servers[0].process.signal("CONT");
+    assert_eq!(bob.process.exit().await, 4, "the younger is told that it is out");
+    eventually("both agree", || async {
+        text(&cluster.servers[0], "/").await == "ann" && text(&cluster.servers[1], "/").await == "ann"
+    })
+    .await;
+}

@@ -328,3 +328,49 @@ async fn check_walks_the_way_and_names_what_is_wrong() {
     let (code, said) = check(&cluster.servers[0], &cluster, &[]).await;
     assert!(code == 1 && said.contains(&format!("FAIL  peer       nobody listens at {at}")), "{said}");
 }
+
+#[tokio::test]
+async fn what_must_not_be_repeated_is_sent_to_a_silent_instance_once() {
+    let (cluster, clients) = spread().await;
+    let door = cluster.servers[0].visitors;
+    assert_eq!(get(door, "two", "/before").await.status, 200);
+    cluster.servers[1].process.signal("STOP");
+    let post = "POST /once HTTP/1.1\r\nHost: two.localhost\r\nContent-Length: 4\r\n\r\nonce";
+    let mut visitors = Vec::new();
+    // As a whole connection, and as a later request of one that is known here.
+    for first in [None, Some("one")] {
+        let mut visitor = Visitor::connect(door).await;
+        if let Some(name) = first {
+            visitor.get(name, "/").await;
+        }
+        visitor.send(post).await;
+        visitors.push(visitor);
+    }
+    for visitor in &mut visitors {
+        let answer = visitor.answer().await;
+        assert!(matches!(answer.status, 502 | 503), "{answer:?}");
+    }
+    cluster.servers[1].process.signal("CONT");
+    eventually("it goes on", || async { get(door, "two", "/after").await.status == 200 }).await;
+    let posts = clients[1].1.requests().iter().filter(|request| request.line().contains("/once")).count();
+    assert!(posts <= 2, "{posts} of 2 that were sent");
+}
+
+#[tokio::test]
+async fn a_service_that_is_down_is_said_so_through_other_instances() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.client(1, "127.0.0.1:1", "down").await;
+    for server in &cluster.servers {
+        let answer = get(server.visitors, "down", "/").await;
+        assert_eq!(answer.field("tunnelto-error"), ["tunnel_refused"], "HTTP/1 through {}", server.visitors);
+        let asker = Asker::connect(server).await;
+        let got = asker.ask(request_to("down", "GET", "/"), None).await;
+        assert_eq!(
+            got.response.headers()["tunnelto-error"],
+            "tunnel_refused",
+            "HTTP/2 through {}",
+            server.visitors
+        );
+    }
+    drop(client);
+}

@@ -199,3 +199,20 @@ async fn a_stop_waits_for_exchanges_of_all_shards() {
     }
     assert_eq!(process.exit().await, 0);
 }
+
+#[tokio::test]
+async fn a_visitor_is_told_when_the_services_of_all_shards_are_down() {
+    let server = Server::with().env("WORKERS", "4").start().await;
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let client = Client::start(&server, &["127.0.0.1:1", "-s", "web", "-k", "ann", "--pool"]);
+        client.url().await;
+        clients.push(client);
+    }
+    for _ in 0..8 {
+        let answer = get(server.visitors, "web", "/").await;
+        assert_eq!((answer.status, answer.field("tunnelto-error")), (502, vec!["tunnel_refused".to_owned()]));
+        let got = Asker::connect(&server).await.ask(request_to("web", "GET", "/"), None).await;
+        assert_eq!(got.response.headers()["tunnelto-error"], "tunnel_refused");
+    }
+}

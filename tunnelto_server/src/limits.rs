@@ -108,6 +108,10 @@ pub const PROTOCOL_1_FINISH: Duration = Duration::from_secs(3);
 /// How often a connection that is out of use is looked at for open streams.
 pub const LAST_LOOK: Duration = Duration::from_millis(50);
 
+/// How long a claim waits for another owner's to be decided: all questions and the sign of life that may follow.
+pub const UNDECIDED: Duration = Duration::from_secs(10);
+pub const UNDECIDED_LOOK: Duration = Duration::from_millis(50);
+
 /// Time between Pings: protocol 1 as the original, protocol 2 so that a dead line is noticed within a minute.
 pub const PING_PROTOCOL_1: Duration = Duration::from_secs(30);
 pub const PING_PROTOCOL_2: Duration = Duration::from_secs(15);

@@ -48,7 +48,11 @@ impl Lot {
         let (woken, places) = {
             let spot = self.spots.entry(name.clone()).or_default();
             let of_name = spot.parked.try_enter(MAX_PARKED_NAME);
-            (spot.woken.clone(), of_name.zip(self.parked.try_enter(MAX_PARKED))?)
+            (spot.woken.clone(), of_name.zip(self.parked.try_enter(MAX_PARKED)))
+        };
+        let Some(places) = places else {
+            self.tidy(name);
+            return None;
         };
         let next = Box::pin(woken.clone().notified_owned());
         Some(Parking { lot: self.clone(), name: name.clone(), woken, next, places: Some(places) })
@@ -59,6 +63,10 @@ impl Lot {
         if let Some(spot) = self.spots.get(name) {
             spot.woken.notify_waiters();
         }
+    }
+
+    fn tidy(&self, name: &Label) {
+        self.spots.remove_if(name, |_, spot| spot.parked.count() == 0);
     }
 
     pub fn parked(&self) -> usize {
@@ -79,7 +87,7 @@ impl Parking {
 impl Drop for Parking {
     fn drop(&mut self) {
         self.places = None;
-        self.lot.spots.remove_if(&self.name, |_, spot| spot.parked.count() == 0);
+        self.lot.tidy(&self.name);
     }
 }
 

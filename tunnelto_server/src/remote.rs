@@ -19,7 +19,7 @@ use crate::{
         forwarded::TrustedProxies,
         h1::{self, Elsewhere, HandOver},
         h2,
-        handler::{Bound, Handler, Health, Opening},
+        handler::{Bound, Handler, Health, NotBrought, Opening},
         handover::{Mailboxes, MovedVisitor, Parcel},
         listener::{Accepted, Arrival},
     },
@@ -108,9 +108,9 @@ impl Remote {
                 let moved = MovedVisitor { socket, first, peer, place, arrival, busy };
                 self.hand_over(shard, Parcel::Visitor(Box::new(moved))).await;
             }
-            Elsewhere::Peer(Reached { socket: there, place: _hop, .. }) => {
-                drop(busy);
-                pipe(socket, there, &self.in_progress).await;
+            Elsewhere::Peer(Reached { socket: there, place: _hop, header: _ }) => {
+                drop(first);
+                pipe(socket, there, &self.in_progress, busy).await;
                 drop(place);
             }
         }
@@ -159,13 +159,14 @@ impl Handler for Remote {
         Err(Refusal::ProxyingFailed)
     }
 
-    async fn bring(&self, exchange: &Exchange, to: &Bound, first: &[&[u8]]) -> Result<Reached, Refusal> {
+    async fn bring(&self, exchange: &Exchange, to: &Bound, first: &[&[u8]]) -> Result<Reached, NotBrought> {
         let brought = self.hops.bring(&to.peer, &to.name, exchange.peer, first).await;
         brought.map_err(|error| match error {
-            HopError::Busy => Refusal::PeerBusy,
-            HopError::NotMine | HopError::Io(_) => {
+            HopError::Busy => NotBrought { refusal: Refusal::PeerBusy, was_used: true },
+            HopError::NotMine | HopError::Io(_) | HopError::Unanswered(_) => {
                 self.pool.directory.doubt(&to.peer, &to.name);
-                Refusal::ProxyingFailed
+                let was_used = matches!(error, HopError::Unanswered(_));
+                NotBrought { refusal: Refusal::ProxyingFailed, was_used }
             }
         })
     }

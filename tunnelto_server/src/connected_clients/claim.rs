@@ -71,6 +71,8 @@ pub enum Verdict {
     Granted(Granted),
     /// Another owner's.
     Taken,
+    /// Another owner's, if other instances agree: that is being asked.
+    Undecided,
     /// The same owner's other session serves it; it may be dead.
     Held(Vec<Member>),
 }

@@ -25,7 +25,7 @@ pub struct Held {
     /// Its connections: number in the session, and when it came.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub connections: Vec<(u16, u64)>,
-    /// There are none; milliseconds for which the name is still kept.
+    /// None of them serves it just now; milliseconds for which the name is still kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub away_ms: Option<u64>,
 }
@@ -52,6 +52,8 @@ pub enum Contest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Healing {
     Keep,
+    /// It stays here, and the other instance must hear of it again: it may have heard before it had a claim of its own.
+    Insist,
     /// All its connections go.
     Yield(Reason),
     /// These of its connections, by number, have come back there.
@@ -81,6 +83,11 @@ impl Held {
         }
         match self.same_client(theirs) || theirs.is_away() {
             true => stands,
+            // Neither has a client that could be asked for life.
+            false if theirs.pending => match self.is_before(instance, theirs, their_instance) {
+                true => Contest::Stands { since: self.since },
+                false => Contest::Lost,
+            },
             false if takeover => Contest::TakesOver,
             false => Contest::Alive,
         }
@@ -93,7 +100,7 @@ impl Held {
         }
         let first = self.is_before(instance, theirs, their_instance);
         if self.owner != theirs.owner {
-            return if first { Healing::Keep } else { Healing::Yield(Reason::LostClaim) };
+            return if first { Healing::Insist } else { Healing::Yield(Reason::LostClaim) };
         }
         if theirs.is_away() {
             return Healing::Keep;
@@ -109,7 +116,7 @@ impl Held {
         }
         // The older one stays, unless the newer has taken over from it.
         let yields = if first { theirs.took_over } else { !self.took_over };
-        if self.is_away() || yields { Healing::Yield(Reason::TakenOver) } else { Healing::Keep }
+        if self.is_away() || yields { Healing::Yield(Reason::TakenOver) } else { Healing::Insist }
     }
 }
 
@@ -157,6 +164,15 @@ mod tests {
     }
 
     #[test]
+    fn of_two_pending_sessions_of_one_owner_exactly_one_stands() {
+        let (mine, theirs) = (pending(held(1, 1, 5)), pending(held(1, 2, 6)));
+        for takeover in [false, true] {
+            assert_eq!(mine.contest("a", &theirs, "b", takeover), Contest::Stands { since: 5 });
+            assert_eq!(theirs.contest("b", &mine, "a", takeover), Contest::Lost);
+        }
+    }
+
+    #[test]
     fn a_session_finds_its_age_again() {
         let mine = pending(held(1, 1, 9));
         assert_eq!(mine.contest("a", &held(1, 1, 3), "b", false), Contest::Stands { since: 3 });
@@ -171,8 +187,8 @@ mod tests {
             let (mine, theirs) = (held(1, 1, mine), held(2, 2, theirs));
             let here = mine.heal("a", &theirs, "b");
             let there = theirs.heal("b", &mine, "a");
-            assert_ne!(here == Healing::Keep, there == Healing::Keep);
-            assert_eq!(here == Healing::Keep, mine.since <= theirs.since, "the older one stays");
+            assert_ne!(here == Healing::Insist, there == Healing::Insist);
+            assert_eq!(here == Healing::Insist, mine.since <= theirs.since, "the older one stays");
         }
     }
 
@@ -180,10 +196,10 @@ mod tests {
     fn who_took_over_keeps_what_it_took() {
         let (old, new) = (held(1, 1, 3), Held { took_over: true, ..held(1, 2, 7) });
         assert_eq!(old.heal("a", &new, "b"), Healing::Yield(Reason::TakenOver));
-        assert_eq!(new.heal("b", &old, "a"), Healing::Keep);
+        assert_eq!(new.heal("b", &old, "a"), Healing::Insist);
         let again = Held { took_over: true, ..held(1, 3, 9) };
         assert_eq!(new.heal("a", &again, "b"), Healing::Yield(Reason::TakenOver));
-        assert_eq!(again.heal("b", &new, "a"), Healing::Keep);
+        assert_eq!(again.heal("b", &new, "a"), Healing::Insist);
     }
 
     #[test]

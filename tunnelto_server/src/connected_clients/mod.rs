@@ -109,7 +109,7 @@ impl ConnectedClients {
         }
         let record = entry.get_mut();
         if record.owner != owner {
-            return Verdict::Taken;
+            return if record.pending { Verdict::Undecided } else { Verdict::Taken };
         }
         let same_session = session.is_some() && record.session == session;
         let is_settled = same_session && !record.pending && !record.members.is_empty();
@@ -124,6 +124,8 @@ impl ConnectedClients {
             record.dismiss(Reason::TakenOver, |_| true);
             record.session = session;
             record.pool = pool;
+            // Other instances have not agreed to this session.
+            record.pending = true;
         } else {
             return Verdict::Held(record.members.iter().map(|old| old.member.clone()).collect());
         }
@@ -135,8 +137,10 @@ impl ConnectedClients {
     }
 
     /// The claim has won against other instances' and counts from `since`.
-    pub fn settle(&self, name: &Label, since: u64, took_over: bool) {
-        if let Some(mut record) = self.names.get_mut(name) {
+    pub fn settle(&self, name: &Label, connection: ConnectionId, since: u64, took_over: bool) {
+        if let Some(mut record) = self.names.get_mut(name)
+            && record.members.iter().any(|seated| seated.member.connection == connection)
+        {
             record.since = since;
             record.took_over |= took_over;
             self.changed(name);
@@ -146,13 +150,12 @@ impl ConnectedClients {
     /// The connection's client has its answer: from now on exchanges may go there.
     pub fn ready(&self, name: &Label, connection: ConnectionId) {
         if let Some(mut record) = self.names.get_mut(name) {
-            if std::mem::replace(&mut record.pending, false) {
-                self.changed(name);
-            }
             let mut seated =
                 record.members.iter_mut().filter(|seated| seated.member.connection == connection);
             if let Some(seated) = seated.next() {
                 seated.is_ready = true;
+                record.pending = false;
+                self.changed(name);
             }
         }
         self.lot.wake(name);
@@ -181,8 +184,9 @@ impl ConnectedClients {
                 self.changed(entry.key());
             }
             Farewell::Said => {
+                // While nobody can claim it.
+                self.removed(entry.key());
                 let (name, _) = entry.remove_entry();
-                self.removed(&name);
                 self.lot.wake(&name);
             }
         }
@@ -244,6 +248,10 @@ impl ConnectedClients {
         let healing = decide(&record.held(self.grace, now));
         match &healing {
             Healing::Keep => return healing,
+            Healing::Insist => {
+                self.changed(entry.key());
+                return healing;
+            }
             Healing::Yield(reason) => record.dismiss(*reason, |_| true),
             Healing::Replaced(numbers) => {
                 record.dismiss(Reason::Replaced, |member| numbers.contains(&member.number));
@@ -252,6 +260,11 @@ impl ConnectedClients {
         // The client is elsewhere, so nothing is kept for it here.
         self.emptied(entry, Farewell::Said, now);
         healing
+    }
+
+    /// A number that is later than all that were seen.
+    pub fn now_on_the_common_clock(&self) -> u64 {
+        self.clock.next()
     }
 
     /// Heard of a claim elsewhere: the next one here is later.
@@ -345,7 +358,11 @@ impl Record {
             took_over: self.took_over,
             pending: self.pending,
             connections: self.members.iter().map(|seated| (seated.member.number, seated.joined)).collect(),
-            away_ms: self.away_since.map(left),
+            away_ms: match self.away_since {
+                None if self.members.iter().any(|seated| seated.is_ready) => None,
+                None => Some(grace.as_millis() as u64),
+                Some(since) => Some(left(since)),
+            },
         }
     }
 }

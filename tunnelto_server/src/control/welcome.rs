@@ -5,7 +5,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::sleep};
 use tunnelto_lib::{
     hello::{ClientHello, Kind, Refusal, ServerHello},
     name::Label,
@@ -18,6 +18,7 @@ use crate::{
         Claim, ConnectedClients, Farewell, Holder, Member, Order, Owner, Verdict, any_alive,
     },
     gauge::Gauge,
+    limits::{UNDECIDED, UNDECIDED_LOOK},
     network::{Contested, Directory},
 };
 
@@ -94,19 +95,30 @@ pub struct Names<'l> {
 impl Names<'_> {
     /// Claims one name; a holder that may be dead is asked for a sign of life first.
     async fn insist(&self, claim: Claim) -> bool {
-        let granted = match self.clients.claim(claim.clone(), &Holder::Unknown, Instant::now()) {
+        let granted = match self.decided(&claim).await {
             Verdict::Granted(granted) => granted,
-            Verdict::Taken => return false,
+            Verdict::Taken | Verdict::Undecided => return false,
             Verdict::Held(members) if any_alive(&members).await => return false,
             Verdict::Held(members) => {
                 let silent = Holder::Silent(members.iter().map(|member| member.connection).collect());
                 match self.clients.claim(claim.clone(), &silent, Instant::now()) {
                     Verdict::Granted(granted) => granted,
-                    Verdict::Taken | Verdict::Held(_) => return false,
+                    Verdict::Taken | Verdict::Undecided | Verdict::Held(_) => return false,
                 }
             }
         };
         granted.is_settled || self.directory.is_alone() || self.contest(&claim).await
+    }
+
+    /// Another owner's claim that other instances are being asked about may yet be lost.
+    async fn decided(&self, claim: &Claim) -> Verdict {
+        let deadline = Instant::now() + UNDECIDED;
+        loop {
+            match self.clients.claim(claim.clone(), &Holder::Unknown, Instant::now()) {
+                Verdict::Undecided if Instant::now() < deadline => sleep(UNDECIDED_LOOK).await,
+                verdict => return verdict,
+            }
+        }
     }
 
     /// Withdraws what another instance's claim comes before.
@@ -120,7 +132,7 @@ impl Names<'_> {
         let Some(mine) = self.clients.held(&claim.name, Instant::now()) else { return false };
         match self.directory.contest(&claim.name, mine, claim.takeover).await {
             Contested::Won { since, took_over } => {
-                self.clients.settle(&claim.name, since, took_over);
+                self.clients.settle(&claim.name, claim.member.connection, since, took_over);
                 seat.keep();
                 true
             }

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    time::{Instant, timeout_at},
 };
 use tunnelto_lib::{name::Label, read_buffer::ReadBuffer};
 
@@ -16,8 +17,7 @@ use super::{
 };
 use crate::{
     error::Refusal,
-    io::within,
-    limits::{HEAD_TIME, MAX_HOP_HEAD},
+    limits::{HEAD_TIME, LINGER, LINGER_BYTES, MAX_HOP_HEAD},
     network::{
         hop::{BadHop, Bringing, MINE, NOT_MINE},
         proxy::Hops,
@@ -59,6 +59,7 @@ async fn read(
     first: &mut ReadBuffer,
     hops: &Hops,
 ) -> Result<Option<Bringing>, BadHop> {
+    let deadline = Instant::now() + HEAD_TIME;
     loop {
         let read = Bringing::read(&first.bytes, &hops.keys, &hops.instance, SystemTime::now())?;
         if let Some((bringing, size)) = read {
@@ -68,7 +69,7 @@ async fn read(
         if first.bytes.len() > MAX_HOP_HEAD {
             return Err(BadHop::Malformed("longer than any of ours".into()));
         }
-        match within(HEAD_TIME, first.fill(socket)).await {
+        match timeout_at(deadline, first.fill(socket)).await {
             Ok(Ok(count)) if count > 0 => {}
             _ => return Ok(None),
         }
@@ -93,12 +94,13 @@ async fn say_not_mine(mut socket: TcpStream) {
 
 /// Takes what is on its way, so that the answer is not lost to a reset.
 async fn hang_up(mut socket: TcpStream) {
-    let mut rest = [0; 4096];
-    let mut left = crate::limits::MAX_HEAD;
     if socket.shutdown().await.is_err() {
         return;
     }
-    while let Ok(Ok(count @ 1..)) = within(crate::limits::HOP_ANSWER, socket.read(&mut rest)).await {
+    let mut rest = [0; 4096];
+    let mut left = LINGER_BYTES;
+    let deadline = Instant::now() + LINGER;
+    while let Ok(Ok(count @ 1..)) = timeout_at(deadline, socket.read(&mut rest)).await {
         left = left.saturating_sub(count);
         if left == 0 {
             return;

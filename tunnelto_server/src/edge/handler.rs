@@ -37,6 +37,13 @@ pub struct Bound {
     pub name: Label,
 }
 
+/// Another instance has not taken a visitor.
+pub struct NotBrought {
+    pub refusal: Refusal,
+    /// What was sent may yet be acted on, or there is no use in looking again.
+    pub was_used: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     Ok,
@@ -58,7 +65,7 @@ pub trait Handler {
         exchange: &Exchange,
         to: &Bound,
         first: &[&[u8]],
-    ) -> impl Future<Output = Result<Reached, Refusal>>;
+    ) -> impl Future<Output = Result<Reached, NotBrought>>;
 
     /// Gives an exchange to another shard. Waits while that has its hands full.
     fn hand_over(&self, to: ShardId, parcel: Parcel) -> impl Future<Output = ()>;

@@ -85,7 +85,8 @@ fn take(peers: &Arc<Peers>, peer: &Arc<Peer>, heard: Heard, answer: &NewsAnswer)
     for (name, held) in &answer.claims {
         peers.mirror.hear(peer, name, held.as_ref(), round, now);
         if let Some(theirs) = held {
-            peers.setting.clients.saw(theirs.since);
+            let joined = theirs.connections.iter().map(|(_, joined)| *joined);
+            peers.setting.clients.saw(joined.fold(theirs.since, u64::max));
             let me = &peers.setting.introduction.instance;
             let healing = peers
                 .setting

@@ -310,6 +310,7 @@ impl Peers {
         while let Some(answer) = answers.join_next().await {
             let Ok((peer, answer)) = answer else { continue };
             let Ok(Some(SignedName { held: Some(theirs), introduction, .. })) = answer else { continue };
+            self.setting.clients.saw(theirs.since);
             match mine.contest(&me, &theirs, &introduction.instance, takeover) {
                 Contest::Lost => return Contested::Lost,
                 Contest::Stands { since: theirs } => since = since.min(theirs),
@@ -332,7 +333,7 @@ impl Peers {
         }
         // Whoever did not answer hears of it with the news, and a split heals then.
         if took_over {
-            since = mine.since;
+            since = self.setting.clients.now_on_the_common_clock();
         }
         Contested::Won { since, took_over }
     }

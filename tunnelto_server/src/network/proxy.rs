@@ -4,6 +4,7 @@ use std::{
     cell::{Cell, RefCell},
     io,
     net::SocketAddr,
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -26,7 +27,7 @@ use super::{
 use crate::{
     gauge::{Counted, Gauge},
     io::Timer,
-    limits::{HOP_ANSWER, TCP_USER_TIMEOUT, VISITOR_STALL},
+    limits::{HOP_ANSWER, KEEP_ALIVE, TCP_USER_TIMEOUT, VISITOR_STALL},
     observability::metrics::{Hop, Metrics},
     sign::MasterKeys,
 };
@@ -58,8 +59,11 @@ pub enum HopError {
     Busy,
     #[error("it does not serve the name")]
     NotMine,
-    #[error(transparent)]
+    #[error("not reached: {0}")]
     Io(#[from] io::Error),
+    /// It may yet read what was sent.
+    #[error("no word from it: {0}")]
+    Unanswered(io::Error),
 }
 
 impl Hops {
@@ -127,21 +131,40 @@ impl Hops {
             Ok(_) => Hop::NotMine,
             Err(_) => Hop::Unreachable,
         });
-        if answer? == MINE { Ok(reached) } else { Err(HopError::NotMine) }
+        // It has been sent, and a pipe may last for days.
+        reached.header = Vec::new();
+        match answer {
+            Ok(MINE) => Ok(reached),
+            Ok(_) => Err(HopError::NotMine),
+            Err(error) => Err(HopError::Unanswered(error)),
+        }
     }
 }
 
 /// Carries both ways until both sides have finished, or one is gone; then the other is told so. `in_progress` counts it
-/// while something is under way.
-pub async fn pipe(mut visitor: TcpStream, mut peer: TcpStream, in_progress: &Gauge) {
-    let busy = Busy { gauge: in_progress, counted: Default::default(), asks: Default::default() };
+/// while something is under way, beginning with the request that `asking` counts.
+pub async fn pipe(mut visitor: TcpStream, mut peer: TcpStream, in_progress: &Gauge, asking: Counted) {
+    let busy = Busy {
+        gauge: in_progress,
+        counted: RefCell::new(Some(asking)),
+        asks: Cell::new(true),
+        last_asked: Cell::new(Instant::now()),
+    };
     let result = {
         let (from_visitor, to_visitor) = visitor.split();
         let (from_peer, to_peer) = peer.split();
-        tokio::try_join!(
-            carry(from_visitor, to_peer, |is_moving| busy.asked(is_moving)),
-            carry(from_peer, to_visitor, |is_moving| busy.answered(is_moving)),
-        )
+        let mut up = pin!(carry(from_visitor, to_peer, |is_moving| busy.asked(is_moving)));
+        let mut down = pin!(carry(from_peer, to_visitor, |is_moving| busy.answered(is_moving)));
+        tokio::select! {
+            sent = &mut up => match sent {
+                Ok(()) => down.await,
+                Err(error) => Err(error),
+            },
+            answered = &mut down => match answered {
+                Ok(()) => busy.until_silent(up).await,
+                Err(error) => Err(error),
+            },
+        }
     };
     if result.is_err() {
         for side in [&visitor, &peer] {
@@ -157,12 +180,14 @@ struct Busy<'g> {
     counted: RefCell<Option<Counted>>,
     /// The visitor spoke last: an answer is owed.
     asks: Cell<bool>,
+    last_asked: Cell<Instant>,
 }
 
 impl Busy<'_> {
     fn asked(&self, is_moving: bool) {
         if is_moving {
             self.asks.set(true);
+            self.last_asked.set(Instant::now());
             self.counted.borrow_mut().get_or_insert_with(|| self.gauge.enter());
         }
     }
@@ -170,8 +195,25 @@ impl Busy<'_> {
     fn answered(&self, is_moving: bool) {
         if is_moving {
             self.asks.set(false);
+            self.counted.borrow_mut().get_or_insert_with(|| self.gauge.enter());
         } else if !self.asks.get() {
             *self.counted.borrow_mut() = None;
+        }
+    }
+}
+
+impl Busy<'_> {
+    /// The other instance has nothing more to say. A visitor that goes on sending may; one that merely stays may not.
+    async fn until_silent(
+        &self,
+        mut sending: impl Future<Output = io::Result<()>> + Unpin,
+    ) -> io::Result<()> {
+        loop {
+            match timeout(KEEP_ALIVE, &mut sending).await {
+                Ok(sent) => return sent,
+                Err(_) if self.last_asked.get().elapsed() < KEEP_ALIVE => {}
+                Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+            }
         }
     }
 }

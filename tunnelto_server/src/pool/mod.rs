@@ -87,10 +87,14 @@ impl Pool {
     async fn look(&self, Routed { name }: &Routed, exchange: &Exchange) -> Result<Look, Refusal> {
         let now = Instant::now();
         let moving = if exchange.has_moved { Moving::Unwelcome } else { Moving::Allowed };
-        let pick = |members: &mut dyn Iterator<Item = &Member>| {
-            let fit = members.filter(|member| !exchange.avoid.contains(&member.connection));
-            pick(fit, self.shard.id, moving)
+        // A refused exchange moves once at most: the shard that it goes to does not know who has refused it before.
+        let stays = exchange.has_moved && !exchange.avoid.is_empty();
+        let is_fit = |member: &&Member| {
+            let here = member.connection.shard == self.shard.id;
+            !exchange.avoid.contains(&member.connection) && (here || !stays)
         };
+        let pick =
+            |members: &mut dyn Iterator<Item = &Member>| pick(members.filter(is_fit), self.shard.id, moving);
         let here = match self.clients.find(name, now, pick) {
             Found::Here(id) if id.shard != self.shard.id => Look::Chosen(Chosen::Elsewhere(id.shard)),
             // One that has just ended is out of the list in a moment.

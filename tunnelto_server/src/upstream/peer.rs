@@ -14,7 +14,8 @@ use bytes::{Buf, Bytes};
 use socket2::SockRef;
 use tokio::{
     io::AsyncWrite,
-    net::tcp::{OwnedReadHalf, OwnedWriteHalf},
+    net::TcpStream,
+    time::{Sleep, sleep},
 };
 use tunnelto_lib::{
     backlog::advance, mux::Ended, name::Label, packet::ResetCode, read_buffer::poll_read_slice,
@@ -22,6 +23,7 @@ use tunnelto_lib::{
 
 use crate::{
     gauge::Counted,
+    limits::HOP_ANSWER,
     network::{Directory, hop::MINE, peer::Peer, proxy::Reached},
 };
 
@@ -38,12 +40,13 @@ pub struct PeerStream {
 }
 
 struct State {
-    reading: OwnedReadHalf,
-    writing: OwnedWriteHalf,
+    socket: TcpStream,
     queue: VecDeque<Bytes>,
     /// What came behind the byte that says whose the tunnel is.
     early: Bytes,
     has_taken: bool,
+    /// How long it may take to say so.
+    patience: Pin<Box<Sleep>>,
     /// Who waits for the answer also writes what is queued meanwhile.
     reader: Option<Waker>,
     is_finishing: bool,
@@ -54,13 +57,12 @@ struct State {
 impl PeerStream {
     pub fn new(reached: Reached, peer: Arc<Peer>, name: Label, directory: Directory) -> Self {
         let Reached { socket, header, place } = reached;
-        let (reading, writing) = socket.into_split();
         let state = State {
-            reading,
-            writing,
+            socket,
             queue: VecDeque::from([header.into()]),
             early: Bytes::new(),
             has_taken: false,
+            patience: Box::pin(sleep(HOP_ANSWER)),
             reader: None,
             is_finishing: false,
             is_over: false,
@@ -96,7 +98,7 @@ impl PeerStream {
         if !state.early.is_empty() {
             return Poll::Ready(Ok(Some(std::mem::take(&mut state.early))));
         }
-        let Poll::Ready(read) = poll_read_slice(cx, &mut state.reading) else {
+        let Poll::Ready(read) = poll_read_slice(cx, &mut state.socket) else {
             state.reader = Some(cx.waker().clone());
             return Poll::Pending;
         };
@@ -113,7 +115,11 @@ impl PeerStream {
         if state.has_taken {
             return Poll::Ready(Ok(()));
         }
-        let mut read = ready!(poll_read_slice(cx, &mut state.reading)).map_err(|_| Ended::Lost)?;
+        let Poll::Ready(read) = poll_read_slice(cx, &mut state.socket) else {
+            // Its system may answer for an instance that is frozen.
+            return state.patience.as_mut().poll(cx).map(|()| Err(Ended::Lost));
+        };
+        let mut read = read.map_err(|_| Ended::Lost)?;
         match read.first() {
             Some(&MINE) => {
                 read.advance(1);
@@ -162,14 +168,14 @@ impl State {
         while !self.queue.is_empty() {
             let slices: Vec<_> =
                 self.queue.iter().take(MAX_SLICES).map(|bytes| IoSlice::new(bytes)).collect();
-            let written = ready!(Pin::new(&mut self.writing).poll_write_vectored(cx, &slices))?;
+            let written = ready!(Pin::new(&mut self.socket).poll_write_vectored(cx, &slices))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             advance(&mut self.queue, written);
         }
         if self.is_finishing {
-            ready!(Pin::new(&mut self.writing).poll_shutdown(cx))?;
+            ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
         }
         Poll::Ready(Ok(()))
     }
@@ -180,7 +186,7 @@ impl Drop for PeerStream {
         let state = self.state.get_mut();
         if !state.is_over {
             // A reset: the other instance would take an end for half of one. Fails only where that is known already.
-            let _ = SockRef::from(state.writing.as_ref()).set_linger(Some(Duration::ZERO));
+            let _ = SockRef::from(&state.socket).set_linger(Some(Duration::ZERO));
         }
     }
 }

@@ -105,6 +105,7 @@ pub async fn serve<H: Handler>(
         let next = match opening {
             Ok(Found::Taken(reached)) => {
                 exchange.move_on();
+                visitor.buffer = ReadBuffer::default();
                 return Some(HandOver::new(Elsewhere::Peer(reached), visitor, busy, &[], &[]));
             }
             Ok(Found::Here(opening)) => match opening {
@@ -180,8 +181,8 @@ async fn open_or_bring<H: Handler>(
         };
         match handler.bring(exchange, &bound, first).await {
             Ok(reached) => return Ok(Found::Taken(reached)),
-            Err(Refusal::ProxyingFailed) if looks < MAX_LOOKS => looks += 1,
-            Err(refusal) => return Err(refusal),
+            Err(not) if looks < MAX_LOOKS && (!not.was_used || request.is_repeatable()) => looks += 1,
+            Err(not) => return Err(not.refusal),
         }
     }
 }

@@ -146,6 +146,7 @@ async fn exchange<H: Handler>(
     exchange.visitor = head.visitor;
     exchange.target = head.target.clone();
     let mut tries = 1;
+    let mut refused = None;
     let outcome = loop {
         let opening = match head.method == Method::GET && head.target == HEALTH_CHECK {
             true => Ok(Opening::Health(handler.health())),
@@ -160,8 +161,9 @@ async fn exchange<H: Handler>(
                     stream.give_back(None, false);
                 }
                 match result {
-                    Err(NotAnswered { again: true, .. }) if tries < MAX_TRIES => {
+                    Err(NotAnswered { again: true, refusal }) if tries < MAX_TRIES => {
                         tries += 1;
+                        refused = Some(refusal).filter(|refusal| *refusal == Refusal::TunnelRefused);
                         continue;
                     }
                     result => result.map_err(|not| not.refusal),
@@ -187,7 +189,8 @@ async fn exchange<H: Handler>(
                 }
                 Ok(Ending::Answered)
             }
-            Err(refusal) => Err(refusal),
+            // There is no other that might do better.
+            Err(refusal) => Err(refused.unwrap_or(refusal)),
         };
     };
     match outcome {
