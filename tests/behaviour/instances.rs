@@ -1,6 +1,12 @@
 //! Many instances: any of them takes a visitor, the one with the tunnel's client serves it.
 
+use std::{
+    net::SocketAddr,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
 use bytes::Bytes;
+use serde_json::json;
 use tests::{
     cluster::{Cluster, MASTER_KEY, Members, instance},
     eventually::{eventually, soon},
@@ -10,6 +16,11 @@ use tests::{
     visitor::{Visitor, get},
 };
 use tokio::{io::AsyncWriteExt, task::JoinSet};
+use tunnelto_lib::name::Label;
+use tunnelto_server::{
+    network::hop::{Bringing, Kind},
+    sign::{MasterKeys, Purpose},
+};
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
 
@@ -373,4 +384,72 @@ async fn a_service_that_is_down_is_said_so_through_other_instances() {
         );
     }
     drop(client);
+}
+
+/// A question with this signed part.
+async fn asks(at: SocketAddr, path: &str, signed: Option<String>) -> (u16, String) {
+    let field = signed.map(|signed| format!("tunnelto-question: {signed}\r\n")).unwrap_or_default();
+    let mut asker = Visitor::connect(at).await;
+    asker.send(format!("GET {path} HTTP/1.1\r\nHost: x\r\n{field}\r\n")).await;
+    let answer = asker.answer().await;
+    (answer.status, answer.text())
+}
+
+#[tokio::test]
+async fn questions_are_answered_to_the_cluster_alone() {
+    let (cluster, _clients) = spread().await;
+    let at = cluster.servers[0].peers;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    let seal = |key: &str, path: &str, time: u64| {
+        let bytes = (0..64).step_by(2).map(|at| u8::from_str_radix(&key[at..at + 2], 16).unwrap());
+        let keys = MasterKeys::new(bytes.collect::<Vec<_>>().try_into().unwrap(), None);
+        let question = json!({ "path": path, "at": time, "nonce": 7, "from": "test" });
+        Some(keys.seal(Purpose::PeerQuestion, &question))
+    };
+    let other_key = "ab".repeat(32);
+    let (news, name) = ("/claims?since=0", "/?host=one");
+    let (status, text) = asks(at, news, seal(MASTER_KEY, news, now)).await;
+    assert!(status == 200 && text.contains("instance-0") && text.contains("\"one\""), "{text}");
+    let (status, text) = asks(at, name, seal(MASTER_KEY, name, now)).await;
+    assert!(status == 200 && text.contains("\"session\"") && text.contains("\"since\""), "{text}");
+    let refused = [
+        (news, None, "must be signed"),
+        (news, seal(&other_key, news, now), "MASTER_SIG_KEY must be the same"),
+        (name, seal(&other_key, name, now), "MASTER_SIG_KEY must be the same"),
+        (name, seal(MASTER_KEY, name, now - 120_000), "behind mine"),
+        (name, seal(MASTER_KEY, name, now + 120_000), "ahead of mine"),
+        (name, seal(MASTER_KEY, news, now), "for another path"),
+        (name, Some("nonsense".to_owned()), "not ours"),
+    ];
+    for (path, signed, why) in refused {
+        let (status, text) = asks(at, path, signed).await;
+        assert!(status == 401 && text.contains(why), "{path}: {status} {text}, not {why}");
+    }
+}
+
+#[tokio::test]
+async fn hops_are_taken_from_the_cluster_alone() {
+    let (cluster, _clients) = spread().await;
+    let door = cluster.servers[0].visitors;
+    let bring = async |key: u8, to: &str, name: &str| {
+        let keys = match key {
+            0 => MasterKeys::new(std::array::from_fn(|at| at as u8), None),
+            other => MasterKeys::new([other; 32], None),
+        };
+        let name = Label::parse(name).unwrap();
+        let bringing = Bringing::new(Kind::Request, name.clone(), "test", to, ([9, 9, 9, 9], 9).into());
+        let header = bringing.header(&keys, door).unwrap();
+        let request = format!("GET /hop HTTP/1.1\r\nHost: {name}.localhost\r\nConnection: close\r\n\r\n");
+        let mut visitor = Visitor::connect(door).await;
+        visitor.send([&header, request.as_bytes()].concat()).await;
+        String::from_utf8_lossy(&visitor.rest().await).into_owned()
+    };
+    let taken = bring(0, "instance-0", "one").await;
+    assert!(taken.starts_with("+HTTP/1.1 200 ") && taken.ends_with("one /hop 9.9.9.9 "), "{taken}");
+    assert_eq!(bring(0, "instance-0", "two").await, "-", "it is on another instance");
+    for (key, to) in [(1, "instance-0"), (0, "instance-1")] {
+        let refused = bring(key, to, "one").await;
+        assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
+    }
+    assert_eq!(cluster.servers[0].metric(r#"tunnelto_hops_total{result="rejected"}"#).await, 2.0);
 }

@@ -1,20 +1,33 @@
 //! What must hold for any bytes at all. The fuzz targets call these for as long as one likes; `make test` tries a few.
 
+use std::time::SystemTime;
+
 use bytes::{Bytes, BytesMut};
 use http::Method;
 use tunnelto_lib::{
     hello::{ClientHello, ServerHello},
+    name::Label,
     packet::Packet,
     ws::{Decoder, Message, Role},
 };
-use tunnelto_server::edge::{
-    forwarded::TrustedProxies,
-    h1::{
-        framing::{Body, Whose},
-        request::{After, RequestHead, Version},
-        response::ResponseHead,
+use tunnelto_server::{
+    edge::{
+        forwarded::TrustedProxies,
+        h1::{
+            framing::{Body, Whose},
+            request::{After, RequestHead, Version},
+            response::ResponseHead,
+        },
     },
+    network::{
+        NameAnswer,
+        hop::{Bringing, Kind, is_proxy_header},
+    },
+    sign::MasterKeys,
 };
+
+/// How a PROXY header of version 2 begins.
+const PROXY_PREFIX: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// Whatever comes over a wormhole: frames, packets, hellos. Nothing panics, and what decodes encodes to the same.
 pub fn wire(data: &[u8]) {
@@ -59,6 +72,29 @@ pub fn http1(data: &[u8]) {
     }
 }
 
+/// Whatever comes to PORT that begins like a visitor whom another instance brings. Nothing panics, nobody is believed
+/// without the cluster's signature, and a header is the same however it is cut.
+pub fn hop(data: &[u8]) {
+    let keys = MasterKeys::new([7; 32], None);
+    let now = SystemTime::now();
+    let headed = [PROXY_PREFIX, data].concat();
+    for bytes in [data, &headed] {
+        assert!(
+            !matches!(Bringing::read(bytes, &keys, "me", now), Ok(Some(_))),
+            "believed without a signature"
+        );
+        let _ = is_proxy_header(bytes);
+    }
+    let _ = serde_json::from_slice::<NameAnswer>(data);
+    // Ours, with anything behind it.
+    let name = Label::parse("web").expect("a name");
+    let bringing = Bringing::new(Kind::Pipe, name, "other", "me", ([192, 0, 2, 1], 7).into());
+    let mut bytes = bringing.header(&keys, ([192, 0, 2, 2], 80).into()).expect("a header");
+    let size = bytes.len();
+    bytes.extend_from_slice(data);
+    assert_eq!(Bringing::read(&bytes, &keys, "me", now), Ok(Some((bringing, size))));
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -84,6 +120,7 @@ mod tests {
         fn any_bytes(data in proptest::collection::vec(any::<u8>(), 0..500)) {
             super::wire(&data);
             super::http1(&data);
+            super::hop(&data);
         }
 
         #[test]

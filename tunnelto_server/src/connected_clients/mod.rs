@@ -141,6 +141,7 @@ impl ConnectedClients {
         if let Some(mut record) = self.names.get_mut(name)
             && record.members.iter().any(|seated| seated.member.connection == connection)
         {
+            record.pending = false;
             record.since = since;
             record.took_over |= took_over;
             self.changed(name);
@@ -509,6 +510,42 @@ mod tests {
         clients.ready(&ann.claim.name, ann.claim.member.connection);
         assert!(matches!(find(&clients, &ann, now), Found::Here(())));
         assert!(!clients.held(&ann.claim.name, now).unwrap().pending);
+    }
+
+    #[test]
+    fn another_owners_undecided_claim_refuses_nobody_for_good() {
+        let (clients, now) = (registry(), Instant::now());
+        let (ann, bob) = (client(&clients, "ann", None), client(&clients, "bob", None));
+        clients.claim(ann.claim.clone(), &Holder::Unknown, now);
+        assert!(matches!(claim(&clients, &bob, now), Verdict::Undecided));
+        // Other instances say that it is bob's.
+        clients.depart(&ann.claim.name, ann.claim.member.connection, Farewell::Said, now);
+        assert!(matches!(claim(&clients, &bob, now), Verdict::Granted(_)));
+    }
+
+    #[test]
+    fn other_instances_must_agree_to_another_session_first() {
+        let (clients, now) = (registry(), Instant::now());
+        let held = || clients.held(&Label::parse("web").unwrap(), now).unwrap();
+        let (old, new) = (client(&clients, "ann", Some(1)), client(&clients, "ann", Some(2)));
+        claim(&clients, &old, now);
+        clients.depart(&old.claim.name, old.claim.member.connection, Farewell::None, now);
+        clients.claim(new.claim.clone(), &Holder::Unknown, now);
+        assert!(held().pending && held().away_ms.is_some());
+        // What is pending is decided by whoever asked, not by news that comes meanwhile.
+        assert_eq!(clients.heal(&new.claim.name, now, |_| unreachable!()), Healing::Keep);
+        clients.settle(&new.claim.name, new.claim.member.connection, held().since, false);
+        assert!(!held().pending);
+    }
+
+    #[test]
+    fn what_stays_against_another_claim_is_told_again() {
+        let (clients, now) = (registry(), Instant::now());
+        let ann = client(&clients, "ann", None);
+        claim(&clients, &ann, now);
+        let heard = clients.news(0, false, 10).unwrap().next;
+        clients.heal(&ann.claim.name, now, |_| Healing::Insist);
+        assert_eq!(clients.news(heard, false, 10).unwrap().names, [ann.claim.name.clone()]);
     }
 
     #[test]
