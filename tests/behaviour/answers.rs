@@ -135,3 +135,19 @@ async fn what_visitors_write_forges_no_log_lines() {
     let bidi = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     assert!(!access()[0].contains(|c: char| c.is_control() || bidi(c)), "{:?}", access());
 }
+
+#[tokio::test]
+async fn streams_are_logged_at_debug_with_their_bytes() {
+    let server = Server::with().env("RUST_LOG", "tunnelto_server=debug").start().await;
+    let stack = Stack::on(server, Origin::echo().await).await;
+    let mut visitor = stack.visitor().await;
+    assert_eq!(visitor.get("web", "/logged").await.text(), "GET /logged ");
+    let logged = |words: &[&str]| {
+        stack.server.process.stderr().iter().any(|line| words.iter().all(|word| line.contains(word)))
+    };
+    eventually("taken and left", || async {
+        logged(&["stream taken", "served=0"])
+            && logged(&["stream left", "sent=", "kept for the next exchange"])
+    })
+    .await;
+}

@@ -2,7 +2,7 @@
 //! connection, so no client can write into another's.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     ops::Deref,
     rc::Rc,
     time::{Duration, Instant},
@@ -11,7 +11,8 @@ use std::{
 use bytes::Bytes;
 use tunnelto_lib::{
     hello::Init,
-    mux::{Mux, OpenError, Stream},
+    id::StreamId,
+    mux::{Ended, Mux, OpenError, Stream},
 };
 
 use crate::{
@@ -62,7 +63,18 @@ pub struct ActiveStream {
     connection: Rc<Connection>,
     /// Exchanges before this one.
     served: u32,
+    log: StreamLog,
     _busy: Counted,
+}
+
+/// Says at debug when a stream is taken and left, with the bytes between.
+struct StreamLog {
+    stream: StreamId,
+    connection: ConnectionId,
+    sent: Cell<u64>,
+    received: Cell<u64>,
+    is_kept: Cell<bool>,
+    ended: RefCell<Option<Ended>>,
 }
 
 impl Connection {
@@ -92,7 +104,9 @@ impl Connection {
     }
 
     fn active(self: &Rc<Self>, stream: Stream, served: u32) -> ActiveStream {
-        ActiveStream { stream, connection: self.clone(), served, _busy: self.load.enter() }
+        tracing::debug!(stream = %stream.id(), connection = ?self.id, served, "stream taken");
+        let log = StreamLog::new(stream.id(), self.id);
+        ActiveStream { stream, connection: self.clone(), served, log, _busy: self.load.enter() }
     }
 
     pub fn protocol(&self) -> u8 {
@@ -153,7 +167,7 @@ impl ActiveStream {
     /// The exchange is over and the local service keeps its connection, for `keep_alive` if it said so: the stream waits for
     /// the next one.
     pub fn give_back(self, keep_alive: Option<Duration>) {
-        let Self { stream, connection, served, _busy } = self;
+        let Self { stream, connection, served, log, _busy } = self;
         // One second before the service hangs up, so that a request does not cross its goodbye.
         let limit = keep_alive
             .map_or(IDLE_STREAM, |said| said.saturating_sub(Duration::from_secs(1)).min(IDLE_STREAM));
@@ -163,9 +177,62 @@ impl ActiveStream {
             && idle.len() < MAX_IDLE_STREAMS
             && !connection.mux.is_closed()
         {
+            log.is_kept.set(true);
             let since = Instant::now();
             idle.push(Idle { stream, since, until: since + limit, served: served + 1 });
         }
+    }
+}
+
+impl ActiveStream {
+    pub fn send(&self, bytes: Bytes) -> Result<(), Ended> {
+        self.log.sent.set(self.log.sent.get() + bytes.len() as u64);
+        self.stream.send(bytes)
+    }
+
+    pub async fn recv(&self) -> Result<Option<Bytes>, Ended> {
+        let received = self.stream.recv().await;
+        match &received {
+            Ok(bytes) => self.count(bytes.as_ref()),
+            Err(ended) => *self.log.ended.borrow_mut() = Some(ended.clone()),
+        }
+        received
+    }
+
+    pub fn try_recv(&self) -> Option<Bytes> {
+        let bytes = self.stream.try_recv();
+        self.count(bytes.as_ref());
+        bytes
+    }
+
+    fn count(&self, bytes: Option<&Bytes>) {
+        let count = bytes.map_or(0, Bytes::len) as u64;
+        self.log.received.set(self.log.received.get() + count);
+    }
+}
+
+impl StreamLog {
+    fn new(stream: StreamId, connection: ConnectionId) -> Self {
+        Self {
+            stream,
+            connection,
+            sent: Cell::default(),
+            received: Cell::default(),
+            is_kept: Cell::default(),
+            ended: RefCell::default(),
+        }
+    }
+}
+
+impl Drop for StreamLog {
+    fn drop(&mut self) {
+        let Self { stream, connection, sent, received, is_kept, ended } = self;
+        let reason = match ended.get_mut() {
+            Some(ended) => ended as &dyn std::fmt::Display,
+            None if is_kept.get() => &"kept for the next exchange",
+            None => &"the exchange is over",
+        };
+        tracing::debug!(%stream, ?connection, sent = sent.get(), received = received.get(), %reason, "stream left");
     }
 }
 

@@ -545,7 +545,7 @@ mod tests {
         claim(&clients, &ann, now);
         let heard = clients.news(0, false, 10).unwrap().next;
         clients.heal(&ann.claim.name, now, |_| Healing::Insist);
-        assert_eq!(clients.news(heard, false, 10).unwrap().names, [ann.claim.name.clone()]);
+        assert_eq!(clients.news(heard, false, 10).unwrap().names, [ann.claim.name]);
     }
 
     #[test]
