@@ -8,7 +8,11 @@ use tests::{
     stack::Stack,
     visitor::Visitor,
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{
+    net::TcpListener,
+    sync::Semaphore,
+    time::{Duration, Instant, timeout},
+};
 
 fn is_draining(stack: &Stack) -> bool {
     stack.server.process.stderr().iter().any(|line| line.contains("draining"))
@@ -116,6 +120,17 @@ async fn a_client_that_is_stopped_finishes_what_is_under_way() {
     stack.client.process.signal("TERM");
     assert_eq!(visitor.exactly(50).await, [b'x'; 50]);
     assert_eq!(stack.client.process.exit().await, 0);
+}
+
+#[tokio::test]
+async fn a_client_that_has_long_been_quiet_does_not_wait_for_its_patience_to_end() {
+    let mut stack = Stack::start(Origin::echo().await).await;
+    let idle_since = Instant::now();
+    eventually("nothing moves", || async { idle_since.elapsed() > Duration::from_millis(1500) }).await;
+    stack.client.process.signal("INT");
+    // Half of its patience, after which it would end whatever it waits for.
+    let ended = timeout(Duration::from_secs(10), stack.client.process.exit()).await;
+    assert_eq!(ended.expect("it says goodbye and ends"), 0);
 }
 
 #[tokio::test]

@@ -209,7 +209,8 @@ where
             () = signals.stop.cancelled(), if !is_stopping => {}
             () = signals.finish.cancelled(), if !is_finishing => {}
             () = ready(()), if is_finishing && is_done => break End::Finished,
-            () = sleep_until(quiet_at.into()), if is_stopping => {}
+            // Until the goodbye is answered that decides nothing, and once it is over it would keep the reader from its turn.
+            () = sleep_until(quiet_at.into()), if is_stopping && goodbye != Goodbye::Said => {}
             incoming = reader.next() => match incoming {
                 Ok(Incoming::Opened(stream, _)) if is_stopping && goodbye == Goodbye::Unknown => {
                     stream.refuse(stopping());

@@ -57,12 +57,12 @@ pub struct Remote {
 impl Remote {
     pub async fn serve(self: Rc<Self>, accepted: Accepted) {
         let Some(classified) = classify(accepted).await else { return };
-        match classified.kind {
-            Kind::Brought => {
-                let Some(classified) = self.receive(classified).await else { return };
-                self.serve_classified(classified).await;
-            }
-            _ => self.serve_classified(classified).await,
+        let classified = match classified.kind {
+            Kind::Brought => self.receive(classified).await,
+            _ => Some(classified),
+        };
+        if let Some(classified) = classified {
+            self.serve_classified(classified).await;
         }
     }
 

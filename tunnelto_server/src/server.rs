@@ -8,9 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use hickory_resolver::net::NetError;
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     runtime::LocalRuntime,
     sync::{oneshot, watch},
     task::{JoinError, JoinSet, spawn_local},
@@ -25,7 +26,7 @@ use crate::{
     control_server::ControlServer,
     edge::{
         handover::Mailboxes,
-        listener::{BindError, Door, Places, bind, bind_all},
+        listener::{Accepted, BindError, Door, Places, bind, bind_all},
     },
     gauge::Gauge,
     limits::{MAX_CLIENTS, MAX_PEERS, MAX_VISITORS},
@@ -160,7 +161,7 @@ impl Bound {
             Answering { clients: registry.clone(), introduction, keys, shutdown: shutdown.clone() };
         let peer_server = PeerServer::new(answering);
         let peers = Door::new(TcpListener::from_std(peers)?, Places::new(MAX_PEERS));
-        loops.spawn_local(accept_peers(peers, peer_server));
+        loops.spawn_local(accept_each(peers, move |socket, peer| peer_server.clone().serve(socket, peer)));
         // Visitors wait at the door until it is known whom to ask for their tunnels.
         let _ = timeout(FIRST_LOOK, until_found(discovered)).await;
         let mut shards = JoinSet::new();
@@ -176,10 +177,13 @@ impl Bound {
             };
         }
         let clients = Door::new(TcpListener::from_std(clients)?, Places::new(MAX_CLIENTS));
-        loops.spawn_local(accept_clients(clients, control));
+        // The place is given back at the upgrade; from there the client holds one of its own.
+        loops.spawn_local(accept_each(clients, move |socket, peer| {
+            control.clone().serve(socket, Bytes::new(), peer)
+        }));
         let admin = Door::new(TcpListener::from_std(admin)?, Places::new(MAX_PEERS));
         let operators = Admin::new(metrics, lot, directory.clone());
-        loops.spawn_local(accept_operators(admin, operators));
+        loops.spawn_local(accept_each(admin, move |socket, _| operators.clone().serve(socket)));
 
         let mut result = Ok(());
         tokio::select! {
@@ -263,36 +267,17 @@ async fn until(deadline: Instant, shutdown: &Shutdown, condition: impl Fn() -> b
     }
 }
 
-async fn accept_clients(door: Door, control: ControlServer) {
+/// Serves each connection of a door by a task of its own, which has a place until it is served.
+async fn accept_each<S: Future<Output = ()> + 'static>(
+    door: Door,
+    serve: impl Fn(TcpStream, SocketAddr) -> S,
+) {
     loop {
-        let accepted = door.accept().await;
-        let control = control.clone();
+        let Accepted { socket, peer, place, .. } = door.accept().await;
+        let serving = serve(socket, peer);
         spawn_local(async move {
-            // The place is given back at the upgrade; from there the client holds one of its own.
-            let _place = accepted.place;
-            control.serve(accepted.socket, Default::default(), accepted.peer).await;
-        });
-    }
-}
-
-async fn accept_peers(door: Door, peers: PeerServer) {
-    loop {
-        let accepted = door.accept().await;
-        let peers = peers.clone();
-        spawn_local(async move {
-            let _place = accepted.place;
-            peers.serve(accepted.socket, accepted.peer).await;
-        });
-    }
-}
-
-async fn accept_operators(door: Door, admin: Admin) {
-    loop {
-        let accepted = door.accept().await;
-        let admin = admin.clone();
-        spawn_local(async move {
-            let _place = accepted.place;
-            admin.serve(accepted.socket).await;
+            let _place = place;
+            serving.await;
         });
     }
 }

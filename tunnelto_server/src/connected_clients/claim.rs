@@ -80,8 +80,6 @@ pub enum Verdict {
 /// A name that was granted here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// When the name was claimed, on the instances' common clock.
-    pub since: u64,
     /// The session holds it here already, so other instances need not be asked.
     pub is_settled: bool,
 }

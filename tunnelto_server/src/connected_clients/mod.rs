@@ -98,14 +98,14 @@ impl ConnectedClients {
             Entry::Vacant(vacant) => {
                 self.changed(vacant.key());
                 vacant.insert(Record::new(owner, session, pool, seated));
-                return Verdict::Granted(Granted { since: at, is_settled: false });
+                return Verdict::Granted(Granted { is_settled: false });
             }
             Entry::Occupied(occupied) => occupied,
         };
         if entry.get().is_over(self.grace, now) {
             self.changed(entry.key());
             entry.insert(Record::new(owner, session, pool, seated));
-            return Verdict::Granted(Granted { since: at, is_settled: false });
+            return Verdict::Granted(Granted { is_settled: false });
         }
         let record = entry.get_mut();
         if record.owner != owner {
@@ -131,9 +131,8 @@ impl ConnectedClients {
         }
         record.members.push(seated);
         record.away_since = None;
-        let granted = Granted { since: record.since, is_settled };
         self.changed(entry.key());
-        Verdict::Granted(granted)
+        Verdict::Granted(Granted { is_settled })
     }
 
     /// The claim has won against other instances' and counts from `since`.

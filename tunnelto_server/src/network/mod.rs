@@ -67,9 +67,7 @@ impl Directory {
     pub fn is_draining(&self, instance: &str) -> bool {
         match self {
             Self::Alone => false,
-            Self::Peers(peers) => {
-                peers.others().iter().any(|peer| peer.is_instance(instance) && peer.is_draining())
-            }
+            Self::Peers(peers) => peers.is_draining(instance),
         }
     }
 

@@ -132,6 +132,14 @@ impl Peer {
         self.state().introduced.as_ref().is_some_and(|introduced| introduced.draining)
     }
 
+    pub fn is_instance_draining(&self, instance: &str) -> bool {
+        let state = self.state();
+        state
+            .introduced
+            .as_ref()
+            .is_some_and(|introduced| introduced.draining && introduced.instance == instance)
+    }
+
     pub fn heard(&self) -> Heard {
         self.state().heard
     }

@@ -103,6 +103,11 @@ impl Peers {
         self.membership().peers.iter().filter(|peer| !peer.is_instance(me)).cloned().collect()
     }
 
+    /// Asked with each answer to a visitor whom that instance has brought.
+    pub fn is_draining(&self, instance: &str) -> bool {
+        self.membership().peers.iter().any(|peer| peer.is_instance_draining(instance))
+    }
+
     /// Takes what discovery has found. Instances that it no longer lists stay as long as they answer: they may be
     /// draining. Returns those that are gone.
     pub fn update(&self, found: &Discovered, now: Instant) -> Vec<Arc<Peer>> {

@@ -47,7 +47,7 @@ impl Upstream {
         match self {
             Self::Tunnel(stream) if stays => stream.give_back(keep_alive),
             Self::Tunnel(_) => {}
-            Self::Peer(stream) => stream.is_over(),
+            Self::Peer(stream) => stream.conclude(),
         }
     }
 

@@ -152,7 +152,7 @@ impl PeerStream {
     }
 
     /// The answer is whole.
-    pub fn is_over(&self) {
+    pub fn conclude(&self) {
         self.state.borrow_mut().is_over = true;
     }
 }
