@@ -154,17 +154,7 @@ async fn upgraded_connections_cross_with_half_close() {
             connection.answer("200 OK", b"").await;
             return Some(connection);
         }
-        connection
-            .write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n")
-            .await;
-        let mut count = 0;
-        loop {
-            match connection.piece().await.len() {
-                0 => break,
-                more => count += more,
-            }
-        }
-        connection.write(format!("got {count}").as_bytes()).await;
+        connection.upgrade_and_count().await;
         None
     })
     .await;

@@ -30,18 +30,7 @@ async fn bytes_sent_ahead_are_not_lost() {
 #[tokio::test]
 async fn half_close_is_a_state_and_not_an_end() {
     let origin = Origin::start(|mut connection, _| async move {
-        connection
-            .write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n")
-            .await;
-        // Everything the visitor has to say, then the answer.
-        let mut count = 0;
-        loop {
-            match connection.piece().await.len() {
-                0 => break,
-                more => count += more,
-            }
-        }
-        connection.write(format!("got {count}").as_bytes()).await;
+        connection.upgrade_and_count().await;
         None
     })
     .await;

@@ -156,6 +156,19 @@ impl Connection {
         Some(Request { body, ..request })
     }
 
+    /// Changes protocols, reads everything that the visitor has to say, and then says how much it was.
+    pub async fn upgrade_and_count(&mut self) {
+        self.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n").await;
+        let mut count = 0;
+        loop {
+            match self.piece().await.len() {
+                0 => break,
+                more => count += more,
+            }
+        }
+        self.write(format!("got {count}").as_bytes()).await;
+    }
+
     /// The next bytes as they come; empty at the end.
     pub async fn piece(&mut self) -> Vec<u8> {
         if self.buffer.is_empty() {

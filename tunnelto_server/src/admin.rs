@@ -1,16 +1,12 @@
 //! The operator's door, on this machine only.
 
+use std::{net::SocketAddr, sync::Arc};
+
 use http::{StatusCode, header};
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
-use std::sync::Arc;
 use tokio::net::TcpStream;
 use warp::{Filter, Reply, filters::BoxedFilter, reply::Response};
 
-use crate::{limits::CONTROL_HEAD_TIME, network::Directory, observability::metrics::Metrics, parking::Lot};
+use crate::{network::Directory, observability::metrics::Metrics, parking::Lot, serving};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -30,13 +26,7 @@ impl Admin {
         Self { routes: metrics.or(nothing).unify().boxed() }
     }
 
-    pub async fn serve(self, socket: TcpStream) {
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(CONTROL_HEAD_TIME)
-            .serve_connection(TokioIo::new(socket), TowerToHyperService::new(warp::service(self.routes)));
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "an operator's connection ended");
-        }
+    pub async fn serve(self, socket: TcpStream, peer: SocketAddr) {
+        serving::serve(&serving::http1(), self.routes, socket, peer).await;
     }
 }

@@ -5,23 +5,15 @@ use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
-use hyper::{server::conn::http1, upgrade::OnUpgrade};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tunnelto_lib::ws::accept_value;
 use warp::{Filter, Reply, filters::BoxedFilter, reply::Response};
 
 use crate::{
-    edge::handover::Mailboxes,
-    gauge::Gauge,
-    io::Rewind,
-    limits::{CONTROL_HEAD, CONTROL_HEAD_TIME},
-    network::health,
-    policy::Chain,
-    shutdown::Shutdown,
+    edge::handover::Mailboxes, gauge::Gauge, io::Rewind, limits::CONTROL_HEAD, network::health,
+    policy::Chain, serving, shutdown::Shutdown,
 };
 
 /// What answers on the clients' door.
@@ -72,21 +64,9 @@ impl ControlServer {
 
     /// Serves one connection up to its upgrade or end. `first` was read of it already.
     pub async fn serve(self, socket: TcpStream, first: Bytes, peer: SocketAddr) {
-        let routes = TowerToHyperService::new(warp::service(self.routes));
-        let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(peer);
-            let routes = routes.clone();
-            async move { hyper::service::Service::call(&routes, request).await }
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(CONTROL_HEAD_TIME)
-            .max_buf_size(CONTROL_HEAD)
-            .serve_connection(TokioIo::new(Rewind { first, io: socket }), service)
-            .with_upgrades();
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, %peer, "control connection ended");
-        }
+        let mut http1 = serving::http1();
+        http1.max_buf_size(CONTROL_HEAD);
+        serving::serve(&http1, self.routes, Rewind { first, io: socket }, peer).await;
     }
 }
 

@@ -5,6 +5,7 @@
 pub mod gauge;
 pub mod io;
 pub mod limits;
+pub mod serving;
 pub mod sign;
 
 pub mod config;

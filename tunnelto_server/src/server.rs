@@ -183,7 +183,7 @@ impl Bound {
         }));
         let admin = Door::new(TcpListener::from_std(admin)?, Places::new(MAX_PEERS));
         let operators = Admin::new(metrics, lot, directory.clone());
-        loops.spawn_local(accept_each(admin, move |socket, _| operators.clone().serve(socket)));
+        loops.spawn_local(accept_each(admin, move |socket, peer| operators.clone().serve(socket, peer)));
 
         let mut result = Ok(());
         tokio::select! {

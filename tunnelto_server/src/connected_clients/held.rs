@@ -61,6 +61,21 @@ pub enum Healing {
 }
 
 impl Held {
+    /// One connection serves it, since it was claimed.
+    #[cfg(test)]
+    pub fn sample(owner: u64, session: Option<Uuid>, since: u64) -> Self {
+        Self {
+            owner,
+            session,
+            since,
+            pool: false,
+            took_over: false,
+            pending: false,
+            connections: vec![(0, since)],
+            away_ms: None,
+        }
+    }
+
     pub fn is_away(&self) -> bool {
         self.connections.is_empty()
     }
@@ -125,16 +140,7 @@ mod tests {
     use super::*;
 
     fn held(owner: u64, session: u128, since: u64) -> Held {
-        Held {
-            owner,
-            session: Some(Uuid::from_u128(session)),
-            since,
-            pool: false,
-            took_over: false,
-            pending: false,
-            connections: vec![(0, since)],
-            away_ms: None,
-        }
+        Held::sample(owner, Some(Uuid::from_u128(session)), since)
     }
 
     fn pending(held: Held) -> Held {

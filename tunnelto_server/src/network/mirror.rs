@@ -139,16 +139,7 @@ mod tests {
     }
 
     fn held(owner: u64, since: u64) -> Held {
-        Held {
-            owner,
-            session: None,
-            since,
-            pool: false,
-            took_over: false,
-            pending: false,
-            connections: vec![(0, since)],
-            away_ms: None,
-        }
+        Held::sample(owner, None, since)
     }
 
     fn found(mirror: &Mirror, now: Instant) -> Vec<std::net::SocketAddr> {

@@ -7,11 +7,6 @@ use std::{
 };
 
 use http::{HeaderMap, StatusCode, header};
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tunnelto_lib::name::Label;
@@ -26,7 +21,8 @@ use super::{
 };
 use crate::{
     connected_clients::{ConnectedClients, any_alive},
-    limits::{CONTROL_HEAD_TIME, NEWS_NAMES},
+    limits::NEWS_NAMES,
+    serving,
     shutdown::Shutdown,
     sign::MasterKeys,
 };
@@ -91,19 +87,7 @@ impl PeerServer {
     }
 
     pub async fn serve(self, socket: TcpStream, peer: SocketAddr) {
-        let routes = TowerToHyperService::new(warp::service(self.routes));
-        let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(peer);
-            let routes = routes.clone();
-            async move { hyper::service::Service::call(&routes, request).await }
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(CONTROL_HEAD_TIME)
-            .serve_connection(TokioIo::new(socket), service);
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, %peer, "a peer's connection ended");
-        }
+        serving::serve(&serving::http1(), self.routes, socket, peer).await;
     }
 }
 
