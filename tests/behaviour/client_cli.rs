@@ -11,7 +11,7 @@ use tests::{
     server::Server,
     visitor::{Visitor, get},
 };
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 
 #[tokio::test]
 async fn standard_output_is_the_url_alone() {
@@ -63,6 +63,15 @@ async fn the_originals_flags_and_variables() {
 async fn localhost_is_both_loopback_addresses() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         let Ok(listener) = TcpListener::bind(address).await else { continue };
+        // Nobody listens there at the other address, nor does another test meanwhile.
+        let port = listener.local_addr().unwrap().port();
+        let other = if address.starts_with('[') { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+        let loopback = if address.starts_with('[') { "127.0.0.1" } else { "[::1]" };
+        let taken = other.and_then(|other| {
+            other.bind(format!("{loopback}:{port}").parse().unwrap())?;
+            Ok(other)
+        });
+        let Ok(_taken) = taken else { continue };
         let origin = Origin::on(listener, |mut connection, _| async move {
             connection.answer("200 OK", b"here").await;
             Some(connection)

@@ -9,6 +9,7 @@ mod client_cli;
 mod discovery;
 mod http;
 mod http2;
+mod index;
 mod instances;
 mod local_endings;
 mod memory;

@@ -18,7 +18,9 @@ pub mod client;
 pub mod cluster;
 pub mod dns;
 pub mod http2;
+pub mod load;
 pub mod published;
+pub mod store;
 
 pub mod wormhole;
 

@@ -6,7 +6,12 @@ use http::{StatusCode, header};
 use tokio::net::TcpStream;
 use warp::{Filter, Reply, filters::BoxedFilter, reply::Response};
 
-use crate::{network::Directory, observability::metrics::Metrics, parking::Lot, serving};
+use crate::{
+    network::Directory,
+    observability::metrics::{Metrics, Present},
+    parking::Lot,
+    serving,
+};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -18,7 +23,9 @@ pub struct Admin {
 impl Admin {
     pub fn new(metrics: Arc<Metrics>, lot: Arc<Lot>, directory: Directory) -> Self {
         let metrics = warp::path!("metrics").and(warp::get()).map(move || {
-            let text = metrics.encode(lot.parked(), directory.count());
+            let present =
+                Present { parked: lot.parked(), peers: directory.count(), store: directory.store() };
+            let text = metrics.encode(present);
             warp::reply::with_header(text, header::CONTENT_TYPE, OPEN_METRICS).into_response()
         });
         let nothing = warp::any()

@@ -80,6 +80,9 @@ pub const MAX_CLIENTS: usize = 16_384;
 /// Connections from other instances and their health checks.
 pub const MAX_PEERS: usize = 1024;
 
+/// How long a stopping server waits for visitors that keep idle connections: who comes back by then is told to connect anew.
+pub const KEPT_NOTICE: Duration = Duration::from_secs(1);
+
 /// How long sessions may take to say goodbye at the end.
 pub const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -166,6 +169,19 @@ pub const MAX_LOOKUPS: usize = 1024;
 
 /// Questions to other instances at once while what is new is fetched.
 pub const NEWS_AT_ONCE: usize = 64;
+
+/// One question to the store, and how soon it is tried again when it is away.
+pub const STORE_TIME: Duration = Duration::from_secs(2);
+pub const STORE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Names that are written down at once.
+pub const STORE_AT_ONCE: usize = 64;
+
+/// How long the page of a name is kept in a store that does not know leases; each is written anew three times in that.
+pub const PAGE_LIFE: Duration = Duration::from_secs(3600);
+
+/// How often a claim is weighed anew because others have written down the same name meanwhile.
+pub const CLAIM_TRIES: usize = 16;
 
 /// A hop's first bytes, in bytes: addresses and what is signed fill a few hundred.
 pub const MAX_HOP_HEAD: usize = 4096;

@@ -21,7 +21,7 @@ use tokio::{
 use crate::{
     active_stream::ShardId,
     admin::Admin,
-    config::{Bind, Config},
+    config::{Bind, Cluster, Config},
     connected_clients::ConnectedClients,
     control_server::ControlServer,
     edge::{
@@ -29,10 +29,11 @@ use crate::{
         listener::{Accepted, BindError, Door, Places, bind, bind_all},
     },
     gauge::Gauge,
-    limits::{MAX_CLIENTS, MAX_PEERS, MAX_VISITORS},
+    limits::{KEPT_NOTICE, MAX_CLIENTS, MAX_PEERS, MAX_VISITORS},
     network::{
         Asker, Directory, Peers,
         discovery::{Discovered, Discovery},
+        index::{self, Index, StoreError},
         news,
         peer::Introduction,
         peers::Setting,
@@ -65,8 +66,17 @@ pub struct Bound {
     clients: net::TcpListener,
     peers: net::TcpListener,
     admin: net::TcpListener,
-    discovery: Option<Discovery>,
+    finding: Finding,
+    metrics: Arc<Metrics>,
     pub addresses: Addresses,
+}
+
+/// How other instances are found.
+enum Finding {
+    /// There are none.
+    Alone,
+    Listed(Box<Discovery>),
+    Indexed(Box<Index>),
 }
 
 /// Where the doors really opened.
@@ -84,6 +94,8 @@ pub enum StartError {
     Bind(#[from] BindError),
     #[error("the system's DNS settings cannot be used ({0}); name a server in DNS_SERVER")]
     Dns(#[from] NetError),
+    #[error("CLUSTER: {0}")]
+    Store(#[from] StoreError),
 }
 
 impl Server {
@@ -97,22 +109,28 @@ impl Server {
         let (admin, admin_at) = bind(loopback, config.admin_port, "the operator (ADMIN_PORT)")?;
         let addresses =
             Addresses { visitors: visitors_at, clients: clients_at, peers: peers_at, admin: admin_at };
-        let discovery = match config.cluster.clone() {
-            Some(cluster) => Some(Discovery::new(cluster, peers_at.port(), config.dns_server)?),
-            None => None,
+        let net_port = peers_at.port();
+        let metrics: Arc<Metrics> = Arc::default();
+        let finding = match config.cluster.clone() {
+            None => Finding::Alone,
+            Some(Cluster::Listed(listing)) => {
+                Finding::Listed(Box::new(Discovery::new(listing, net_port, config.dns_server)?))
+            }
+            Some(Cluster::Store(url)) => {
+                Finding::Indexed(Box::new(Index::new(&url, &config, metrics.clone(), net_port)?))
+            }
         };
-        Ok(Bound { config: Arc::new(config), visitors, clients, peers, admin, discovery, addresses })
+        Ok(Bound { config: Arc::new(config), visitors, clients, peers, admin, finding, metrics, addresses })
     }
 }
 
 impl Bound {
     /// Serves until `shutdown` ends. Call it within a local runtime, which becomes the first shard's.
     pub async fn run(self, shutdown: Shutdown) -> io::Result<()> {
-        let Self { config, visitors, clients, peers, admin, discovery, addresses } = self;
+        let Self { config, visitors, clients, peers, admin, finding, metrics, addresses } = self;
         let drain = config.drain;
         let lot: Arc<Lot> = Arc::default();
-        let metrics: Arc<Metrics> = Arc::default();
-        let registry = Arc::new(ConnectedClients::new(config.grace, lot.clone(), discovery.is_some()));
+        let registry = Arc::new(ConnectedClients::new(config.grace, lot.clone(), config.cluster.is_some()));
         let introduction = Introduction {
             instance: config.instance.clone(),
             life: rand::random(),
@@ -124,13 +142,14 @@ impl Bound {
         let setting = Setting {
             introduction: introduction.clone(),
             asker: Asker::new(config.keys.clone(), config.instance.clone(), config.peer_connect),
+            index: None,
             clients: registry.clone(),
             lot: lot.clone(),
             metrics: metrics.clone(),
             shutdown: shutdown.clone(),
             grace: config.grace,
         };
-        let (directory, discovered) = find_others(discovery, setting, &mut loops);
+        let (directory, discovered) = find_others(finding, setting, &mut loops);
         let hops = Hops {
             keys: config.keys.clone(),
             instance: config.instance.as_str().into(),
@@ -142,6 +161,7 @@ impl Bound {
         let chain = Chain::new(config.blocked_addresses.clone());
         let (mailboxes, inboxes) = Mailboxes::new(visitors.len());
         let control = ControlServer::new(mailboxes.clone(), MAX_CLIENTS, chain.clone(), shutdown.clone());
+        let kept = Places::new(MAX_VISITORS);
         let shared = Shared {
             config,
             clients: registry.clone(),
@@ -149,7 +169,7 @@ impl Bound {
             control: control.clone(),
             mailboxes,
             shutdown: shutdown.clone(),
-            visitors: Places::new(MAX_VISITORS),
+            visitors: kept.clone(),
             directory: directory.clone(),
             hops,
             lot: lot.clone(),
@@ -157,8 +177,13 @@ impl Bound {
         };
         // Started from the inside out: who serves before who lets in.
         loops.spawn_local(forget_gone(registry.clone()));
-        let answering =
-            Answering { clients: registry.clone(), introduction, keys, shutdown: shutdown.clone() };
+        let answering = Answering {
+            clients: registry.clone(),
+            metrics: metrics.clone(),
+            introduction,
+            keys,
+            shutdown: shutdown.clone(),
+        };
         let peer_server = PeerServer::new(answering);
         let peers = Door::new(TcpListener::from_std(peers)?, Places::new(MAX_PEERS));
         loops.spawn_local(accept_each(peers, move |socket, peer| peer_server.clone().serve(socket, peer)));
@@ -201,9 +226,14 @@ impl Bound {
         // visitors, as long as a client of theirs is here.
         shutdown.drain();
         let is_left = || directory.is_alone() || registry.is_empty();
-        let is_quiet = || is_left() && in_progress.iter().all(|gauge| gauge.count() == 0);
+        // A visitor that keeps its connection is told with its next answer that it ends; else its next request might meet the
+        // end itself.
+        let notice = Instant::now() + KEPT_NOTICE;
+        let has_heard = || kept.count() == 0 || Instant::now() >= notice;
+        let is_quiet = || has_heard() && is_left() && in_progress.iter().all(|gauge| gauge.count() == 0);
         drain_until(is_quiet, drain, &shutdown).await;
         loops.shutdown().await;
+        directory.leave().await;
         shutdown.end();
         while let Some(stopped) = shards.join_next().await {
             result = result.and(outcome(stopped));
@@ -231,14 +261,24 @@ async fn on_a_thread(worker: Worker) -> io::Result<()> {
 
 /// The directory, and when it knows where to look.
 fn find_others(
-    discovery: Option<Discovery>,
+    finding: Finding,
     setting: Setting,
     loops: &mut JoinSet<()>,
 ) -> (Directory, Option<watch::Receiver<Discovered>>) {
-    let Some(discovery) = discovery else { return (Directory::Alone, None) };
-    let peers = Arc::new(Peers::new(setting));
     let (found, discovered) = watch::channel(Discovered::default());
-    loops.spawn_local(discovery.run(found));
+    let peers = match finding {
+        Finding::Alone => return (Directory::Alone, None),
+        Finding::Listed(discovery) => {
+            loops.spawn_local(discovery.run(found));
+            Arc::new(Peers::new(setting))
+        }
+        Finding::Indexed(index) => {
+            let peers = Arc::new(Peers::new(Setting { index: Some(*index), ..setting }));
+            loops.spawn_local(index::tend(peers.clone(), found));
+            loops.spawn_local(index::write_changes(peers.clone()));
+            peers
+        }
+    };
     loops.spawn_local(news::listen(peers.clone(), discovered.clone()));
     (Directory::Peers(peers), Some(discovered))
 }

@@ -20,6 +20,8 @@ pub enum Purpose {
     PeerAnswer,
     /// What one instance says of a visitor that it brings to another.
     Hop,
+    /// What an instance writes of itself in a store.
+    Registration,
 }
 
 /// 32 bytes, and the key before it while clients still hold what that one signed.
@@ -98,6 +100,7 @@ fn mac(key: &[u8; 32], purpose: Purpose, message: &[u8]) -> Hmac<Sha256> {
         Purpose::PeerQuestion => "peer-question",
         Purpose::PeerAnswer => "peer-answer",
         Purpose::Hop => "hop",
+        Purpose::Registration => "registration",
     };
     let derived = keyed(key).chain_update(label).finalize().into_bytes();
     keyed(&derived).chain_update(message)

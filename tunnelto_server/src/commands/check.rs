@@ -3,6 +3,7 @@
 use std::{
     fmt::Write,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,7 +18,12 @@ use crate::{
     config::{Bind, Cluster, Config},
     edge::handler::HEALTH_CHECK,
     limits::QUESTION_TIME,
-    network::{AskError, Asker, NameAnswer, discovery::Discovery, peer::Peer},
+    network::{
+        AskError, Asker, NameAnswer,
+        discovery::Discovery,
+        index::{Index, Registration},
+        peer::Peer,
+    },
 };
 
 /// A name that nobody has: it is only asked whether there is an answer.
@@ -103,13 +109,23 @@ async fn own_doors(config: &Config, report: &mut Report) {
 }
 
 async fn discover(config: &Config, cluster: Cluster, report: &mut Report) -> Result<Vec<SocketAddr>, String> {
-    let discovery = Discovery::new(cluster.clone(), config.net_port, config.dns_server);
-    let found = discovery.map_err(|error| error.to_string())?.look().await.0?;
+    let found = match cluster.clone() {
+        Cluster::Listed(listing) => {
+            let discovery = Discovery::new(listing, config.net_port, config.dns_server);
+            discovery.map_err(|error| error.to_string())?.look().await.0?
+        }
+        Cluster::Store(url) => {
+            let index = Index::new(&url, config, Arc::default(), config.net_port);
+            let listed = index.map_err(|error| error.to_string())?.instances().await;
+            let listed = listed.map_err(|error| format!("{cluster}: {error}"))?;
+            listed.iter().map(Registration::at).collect()
+        }
+    };
     let list: Vec<_> = found.iter().map(ToString::to_string).collect();
     match found.len() {
         0 => report.bad(
             "discovery",
-            format!("{cluster:?} names no instance"),
+            format!("{cluster} names no instance"),
             "this one should be among them too",
         ),
         _ => report.good("discovery", list.join(", ")),

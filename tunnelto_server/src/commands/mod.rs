@@ -94,7 +94,7 @@ pub fn serve(settings: Settings) -> Result<ExitCode, CommandError> {
                     "alone: no CLUSTER is set, tunnels are found on this instance only"
                 );
             }
-            Some(cluster) => tracing::info!(hosts, ?auth, instance, ?cluster, "one of a cluster"),
+            Some(cluster) => tracing::info!(hosts, ?auth, instance, %cluster, "one of a cluster"),
         }
         publish(&bound.addresses)?;
         tokio::task::spawn_local(stop_on_signals(shutdown.clone()));

@@ -80,10 +80,19 @@ pub struct Settings {
     #[arg(long, env = "ADMIN_PORT", default_value_t = 7000)]
     pub admin_port: u16,
 
-    /// Where the other instances are: dns:NAME (A, AAAA or SRV records), static:ADDRESS,ADDRESS, or static:/FILE with one
-    /// address per line, which may change at any time [default: dns:global.FLY_APP_NAME.internal on Fly.io, else alone]
+    /// Where the other instances are: dns:NAME (A, AAAA or SRV records), static:ADDRESS,ADDRESS, static:/FILE with one address
+    /// per line, which may change at any time, or the store that tells: redis://HOST or etcd://HOST:2379 [default: dns:global.FLY_APP_NAME.internal on Fly.io, else alone]
     #[arg(long, env = "CLUSTER", value_parser = cluster)]
     pub cluster: Option<Cluster>,
+
+    /// Where other instances reach this one; a store tells them [default: BIND, on Fly.io FLY_PRIVATE_IP, else the address from
+    /// which the store is reached]
+    #[arg(long, env = "ADVERTISE")]
+    pub advertise: Option<IpAddr>,
+
+    /// How long an instance counts that shows no life in the store, 3 s at least: so long what it held is nobody else's
+    #[arg(long, env = "LEASE", default_value = "15s", value_parser = values::lease)]
+    pub lease: Duration,
 
     /// The DNS server to ask, as ip:port [default: the system's]
     #[arg(long, env = "DNS_SERVER", value_parser = values::dns_server)]
@@ -168,6 +177,10 @@ pub struct Settings {
     /// The same on newer Fly.io machines
     #[arg(long, env = "FLY_MACHINE_ID", value_parser = values::word)]
     pub fly_machine_id: Option<String>,
+
+    /// The instance's address on Fly.io's private network
+    #[arg(long, env = "FLY_PRIVATE_IP")]
+    pub fly_private_ip: Option<IpAddr>,
 
     /// What is logged: a level (error, warn, info, debug) or directives by module
     #[arg(long, env = "RUST_LOG", default_value = "info", value_parser = values::word)]

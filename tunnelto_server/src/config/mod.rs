@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::sign::MasterKeys;
 use cli::Settings;
-pub use cluster::{Cluster, Endpoint};
+pub use cluster::{Cluster, Credentials, Endpoint, Listing, StoreUrl};
 pub use secret::{SecretError, is_first_start};
 
 /// What the server runs with. Everything in it is valid.
@@ -32,6 +32,10 @@ pub struct Config {
     pub admin_port: u16,
     /// `None`: there are no other instances.
     pub cluster: Option<Cluster>,
+    /// Where other instances reach this one, if that is known.
+    pub advertise: Option<IpAddr>,
+    /// How long an instance counts in a store that shows no life.
+    pub lease: Duration,
     /// `None`: the system's.
     pub dns_server: Option<SocketAddr>,
     pub peer_hops: usize,
@@ -111,7 +115,8 @@ impl Config {
             None => dirs::data_dir().ok_or(ConfigError::NoDataDir)?.join("tunnelto"),
         };
         let fly_app = settings.fly_app_name;
-        let on_fly = || fly_app.as_ref().map(|app| Cluster::Dns(format!("global.{app}.internal")));
+        let on_fly =
+            || fly_app.as_ref().map(|app| Cluster::Listed(Listing::Dns(format!("global.{app}.internal"))));
         let cluster = settings.cluster.or_else(on_fly);
         let keys = match settings.master_sig_key {
             Some(keys) => keys,
@@ -127,6 +132,8 @@ impl Config {
             }
         }
         let instance = settings.fly_alloc_id.or(settings.fly_machine_id);
+        let bound_to = settings.bind.filter(|ip| !ip.is_unspecified());
+        let advertise = settings.advertise.or(settings.fly_private_ip).or(bound_to);
         Ok(Self {
             bind: settings.bind.map_or(Bind::All, Bind::One),
             port: settings.port,
@@ -134,6 +141,8 @@ impl Config {
             net_port: settings.net_port,
             admin_port: settings.admin_port,
             cluster,
+            advertise,
+            lease: settings.lease,
             dns_server: settings.dns_server,
             peer_hops: settings.peer_hops,
             peer_connect: settings.peer_connect,

@@ -65,6 +65,13 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Whole seconds: three signs of life fall into it, one of which may be late.
+pub fn lease(text: &str) -> Result<Duration, String> {
+    let lease = duration(text)?;
+    let is_fit = lease >= Duration::from_secs(3) && lease.subsec_nanos() == 0;
+    is_fit.then_some(lease).ok_or_else(|| "expected whole seconds, 3s at least".into())
+}
+
 /// `NEW` or `NEW,OLD`, each 64 hexadecimal digits.
 pub fn master_keys(text: &str) -> Result<MasterKeys, String> {
     const EXPECTED: &str = "expected 64 hexadecimal digits; make them with `openssl rand -hex 32`";

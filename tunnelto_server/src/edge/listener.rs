@@ -184,6 +184,11 @@ impl Places {
         Arc::new(Self { taken: Gauge::default(), most, last_complaint: Mutex::default() })
     }
 
+    /// Connections that are open.
+    pub fn count(&self) -> usize {
+        self.taken.count()
+    }
+
     /// At most once a minute, whichever door it is.
     fn complain(&self, reason: &str) {
         let Ok(mut last) = self.last_complaint.lock() else { return };

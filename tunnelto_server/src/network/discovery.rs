@@ -16,7 +16,8 @@ use hickory_resolver::{
 };
 use tokio::{sync::watch, time::sleep};
 
-use crate::config::{Cluster, Endpoint};
+use super::peer::Introduction;
+use crate::config::{Endpoint, Listing};
 
 /// DNS is asked again when its answer has expired, but neither without pause nor hardly ever.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -28,51 +29,49 @@ const DNS_TIME: Duration = Duration::from_secs(2);
 /// What is known of where instances are; this one is among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discovered {
-    /// Their NET_PORTs.
-    pub at: Vec<SocketAddr>,
+    pub spotted: Vec<Spotted>,
     /// Why that may be out of date.
     pub problem: Option<Arc<str>>,
+}
+
+/// One instance, as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spotted {
+    /// Its NET_PORT.
+    pub at: SocketAddr,
+    /// What it has written down of itself, where instances do so.
+    pub introduction: Option<Introduction>,
 }
 
 impl Default for Discovered {
     /// Nobody is known, which is no reason to believe that there is nobody.
     fn default() -> Self {
-        Self { at: Vec::new(), problem: Some("they have not been looked for yet".into()) }
+        Self { spotted: Vec::new(), problem: Some("they have not been looked for yet".into()) }
     }
 }
 
 pub struct Discovery {
-    cluster: Cluster,
+    listing: Listing,
     net_port: u16,
     resolver: Option<TokioResolver>,
 }
 
 impl Discovery {
     /// `net_port` is where instances answer that are known by address alone.
-    pub fn new(cluster: Cluster, net_port: u16, dns_server: Option<SocketAddr>) -> Result<Self, NetError> {
-        let resolver = match &cluster {
-            Cluster::Dns(_) => Some(resolver(dns_server)?),
+    pub fn new(listing: Listing, net_port: u16, dns_server: Option<SocketAddr>) -> Result<Self, NetError> {
+        let resolver = match &listing {
+            Listing::Dns(_) => Some(resolver(dns_server)?),
             _ => None,
         };
-        Ok(Self { cluster, net_port, resolver })
+        Ok(Self { listing, net_port, resolver })
     }
 
     /// Keeps `found` up to date.
     pub async fn run(self, found: watch::Sender<Discovered>) {
         loop {
             let (now, expires) = self.look().await;
-            found.send_if_modified(|known| {
-                let next = match now {
-                    Ok(at) => Discovered { at, problem: None },
-                    Err(problem) => Discovered { at: known.at.clone(), problem: Some(problem.into()) },
-                };
-                let is_news = *known != next;
-                if let Some(problem) = next.problem.as_ref().filter(|_| is_news) {
-                    tracing::warn!(%problem, "cannot find the other instances; going on with those that are known");
-                }
-                *known = next;
-                is_news
-            });
+            let spotted = |at| Spotted { at, introduction: None };
+            publish(&found, now.map(|list| list.into_iter().map(spotted).collect()));
             sleep(expires).await;
         }
     }
@@ -80,17 +79,17 @@ impl Discovery {
     /// The instances' addresses, and when to look again.
     pub async fn look(&self) -> (Result<Vec<SocketAddr>, String>, Duration) {
         let mut expires = SHORTEST;
-        let found = match (&self.cluster, &self.resolver) {
-            (Cluster::Static(list), _) => Ok(self.addresses(list)),
-            (Cluster::File(path), _) => read(path).await.map(|list| self.addresses(&list)),
-            (Cluster::Dns(name), Some(resolver)) => match self.resolve(resolver, name).await {
+        let found = match (&self.listing, &self.resolver) {
+            (Listing::Static(list), _) => Ok(self.addresses(list)),
+            (Listing::File(path), _) => read(path).await.map(|list| self.addresses(&list)),
+            (Listing::Dns(name), Some(resolver)) => match self.resolve(resolver, name).await {
                 Ok((at, until)) => {
                     expires = until.saturating_duration_since(Instant::now()).clamp(SHORTEST, LONGEST);
                     Ok(at)
                 }
                 Err(error) => Err(format!("DNS for {name}: {error}")),
             },
-            (Cluster::Dns(_), None) => unreachable!("a resolver is made for every name"),
+            (Listing::Dns(_), None) => unreachable!("a resolver is made for every name"),
         };
         let sorted = found.map(|mut at| {
             at.sort_unstable();
@@ -124,6 +123,22 @@ impl Discovery {
         }
         Ok((at, until))
     }
+}
+
+/// Tells of what was found, or why nothing was.
+pub fn publish(found: &watch::Sender<Discovered>, now: Result<Vec<Spotted>, String>) {
+    found.send_if_modified(|known| {
+        let next = match now {
+            Ok(spotted) => Discovered { spotted, problem: None },
+            Err(problem) => Discovered { spotted: known.spotted.clone(), problem: Some(problem.into()) },
+        };
+        let is_news = *known != next;
+        if let Some(problem) = next.problem.as_ref().filter(|_| is_news) {
+            tracing::warn!(%problem, "cannot find the other instances; going on with those that are known");
+        }
+        *known = next;
+        is_news
+    });
 }
 
 fn resolver(server: Option<SocketAddr>) -> Result<TokioResolver, NetError> {

@@ -9,12 +9,13 @@ use std::{
 use dashmap::DashMap;
 use tunnelto_lib::name::Label;
 
-use super::peer::Peer;
-use crate::{connected_clients::Held, limits::DOUBT};
+use super::{doubts::Doubts, peer::Peer};
+use crate::connected_clients::Held;
 
 #[derive(Default)]
 pub struct Mirror {
     names: DashMap<Label, Vec<Entry>>,
+    pub doubts: Doubts,
 }
 
 /// A name at one instance.
@@ -24,7 +25,6 @@ struct Entry {
     since: u64,
     /// It has no connections there, and is kept until then.
     away_until: Option<Instant>,
-    doubted_until: Option<Instant>,
     /// In which round of hearing everything it was told last.
     round: u32,
 }
@@ -50,9 +50,9 @@ impl Mirror {
             owner: held.owner,
             since: held.since,
             away_until: held.away_ms.map(|left| now + Duration::from_millis(left)),
-            doubted_until: None,
             round,
         };
+        self.doubts.remove(peer, name);
         let mut entries = self.names.entry(name.clone()).or_default();
         match entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.peer, peer)) {
             Some(old) => *old = entry,
@@ -90,17 +90,12 @@ impl Mirror {
         gone
     }
 
-    /// `peer` turned out not to serve `name`: for a moment it is not believed.
-    pub fn doubt(&self, peer: &Arc<Peer>, name: &Label, now: Instant) {
-        let Some(mut entries) = self.names.get_mut(name) else { return };
-        if let Some(entry) = entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.peer, peer)) {
-            entry.doubted_until = Some(now + DOUBT);
-        }
-    }
-
     pub fn find(&self, name: &Label, grace: Duration, now: Instant) -> Known {
         let Some(entries) = self.names.get(name) else { return Known::Nothing };
-        let serving: Vec<_> = entries.iter().filter(|entry| entry.serves(now)).collect();
+        let serving: Vec<_> = entries
+            .iter()
+            .filter(|entry| entry.serves() && !self.doubts.contains(&entry.peer, name, now))
+            .collect();
         // Two owners may have it until they hear of each other.
         if let Some(first) = serving.iter().min_by_key(|entry| entry.since) {
             let of_owner = serving.iter().filter(|entry| entry.owner == first.owner);
@@ -112,10 +107,8 @@ impl Mirror {
 }
 
 impl Entry {
-    fn serves(&self, now: Instant) -> bool {
-        self.away_until.is_none()
-            && self.doubted_until.is_none_or(|until| until <= now)
-            && self.peer.down().is_none()
+    fn serves(&self) -> bool {
+        self.away_until.is_none() && self.peer.down().is_none()
     }
 
     fn away_until(&self, grace: Duration) -> Option<Instant> {
@@ -126,7 +119,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::peer::Down;
+    use crate::{limits::DOUBT, network::peer::Down};
 
     const GRACE: Duration = Duration::from_secs(10);
 
@@ -164,7 +157,7 @@ mod tests {
     fn what_was_wrong_is_doubted_for_a_moment() {
         let (mirror, now, a) = (Mirror::default(), Instant::now(), peer(1));
         mirror.hear(&a, &name(), Some(&held(1, 5)), 0, now);
-        mirror.doubt(&a, &name(), now);
+        mirror.doubts.add(&a, &name(), now);
         assert!(found(&mirror, now).is_empty());
         assert_eq!(found(&mirror, now + DOUBT), [a.at]);
     }

@@ -4,8 +4,11 @@
 mod asking;
 mod breaker;
 pub mod discovery;
+mod doubts;
+mod healing;
 pub mod health;
 pub mod hop;
+pub mod index;
 mod lookup;
 mod mirror;
 pub mod news;
@@ -25,7 +28,7 @@ use peer::Peer;
 pub use peers::{Contested, Peers};
 pub use question::NameAnswer;
 
-use crate::connected_clients::Held;
+use crate::{connected_clients::Held, observability::metrics::Store};
 
 /// Who else may hold a name.
 #[derive(Clone)]
@@ -68,6 +71,21 @@ impl Directory {
         match self {
             Self::Alone => false,
             Self::Peers(peers) => peers.is_draining(instance),
+        }
+    }
+
+    /// This instance is no more.
+    pub async fn leave(&self) {
+        if let Self::Peers(peers) = self {
+            peers.leave().await;
+        }
+    }
+
+    /// The store, if names are written down in one.
+    pub fn store(&self) -> Store {
+        match self {
+            Self::Alone => Store::Away,
+            Self::Peers(peers) => peers.store(),
         }
     }
 

@@ -15,10 +15,7 @@ use super::{
     peers::Peers,
     question::NewsAnswer,
 };
-use crate::{
-    connected_clients::{Healing, Reason},
-    limits::{NEWS_AT_ONCE, NEWS_EVERY, QUESTION_TIME},
-};
+use crate::limits::{NEWS_AT_ONCE, NEWS_EVERY, QUESTION_TIME};
 
 /// Never ends.
 pub async fn listen(peers: Arc<Peers>, mut discovered: watch::Receiver<Discovered>) {
@@ -49,6 +46,14 @@ pub async fn listen(peers: Arc<Peers>, mut discovered: watch::Receiver<Discovere
         }
         peers.forget_expired(now);
         for peer in peers.all() {
+            if peers.is_indexed(&peer) {
+                // What it said of itself before is out of date from now on.
+                if peer.heard() != Heard::default() {
+                    peer.set_heard(Heard::default());
+                    peers.mirror.remove(&peer).iter().for_each(|name| peers.has_changed(name));
+                }
+                continue;
+            }
             if busy.iter().any(|other| Arc::ptr_eq(other, &peer)) || !peer.may_try(now) {
                 continue;
             }
@@ -85,17 +90,7 @@ fn take(peers: &Arc<Peers>, peer: &Arc<Peer>, heard: Heard, answer: &NewsAnswer)
     for (name, held) in &answer.claims {
         peers.mirror.hear(peer, name, held.as_ref(), round, now);
         if let Some(theirs) = held {
-            let joined = theirs.connections.iter().map(|(_, joined)| *joined);
-            peers.setting.clients.saw(joined.fold(theirs.since, u64::max));
-            let me = &peers.setting.introduction.instance;
-            let healing = peers
-                .setting
-                .clients
-                .heal(name, now, |mine| mine.heal(me, theirs, &answer.introduction.instance));
-            if healing == Healing::Yield(Reason::LostClaim) {
-                peers.setting.metrics.claim_lost();
-                tracing::warn!(%name, to = answer.introduction.instance, "name lost: another owner had it first");
-            }
+            peers.heal(name, theirs, &answer.introduction.instance);
         }
         peers.has_changed(name);
     }

@@ -41,6 +41,7 @@ struct State {
     refuses: bool,
     heard: Heard,
     complained: Option<Instant>,
+    listed: bool,
 }
 
 /// How often an instance that answers wrongly is complained of.
@@ -87,6 +88,19 @@ impl Peer {
             state.introduced = Some(introduction.clone());
         }
         state.down_since.take().is_some()
+    }
+
+    /// The store has it so, or not any more; whether it answers is another matter.
+    pub fn list(&self, introduction: Option<&Introduction>) {
+        let mut state = self.state();
+        state.listed = introduction.is_some();
+        if introduction.is_some() && state.introduced.as_ref() != introduction {
+            state.introduced = introduction.cloned();
+        }
+    }
+
+    pub fn is_listed(&self) -> bool {
+        self.state().listed
     }
 
     /// Returns whether this is news.

@@ -13,7 +13,7 @@ use tunnelto_lib::name::Label;
 use warp::{Filter, Reply, filters::BoxedFilter, path::FullPath, reply::Response};
 
 use super::{
-    health,
+    healing, health,
     peer::Introduction,
     question::{
         About, NameAnswer, NewsAnswer, QUESTION_FIELD, Question, SIGNATURE_FIELD, SignedName, Unsigned,
@@ -22,6 +22,7 @@ use super::{
 use crate::{
     connected_clients::{ConnectedClients, any_alive},
     limits::NEWS_NAMES,
+    observability::metrics::Metrics,
     serving,
     shutdown::Shutdown,
     sign::MasterKeys,
@@ -35,6 +36,7 @@ pub struct PeerServer {
 /// What answers need.
 pub struct Answering {
     pub clients: Arc<ConnectedClients>,
+    pub metrics: Arc<Metrics>,
     pub introduction: Introduction,
     pub keys: MasterKeys,
     pub shutdown: Shutdown,
@@ -113,8 +115,11 @@ impl Answering {
         }
         let question = self.open(asked)?;
         let now = Instant::now();
-        if let Some(About::Claim(held)) = &question.about {
-            self.clients.saw(held.since);
+        if let (Some(About::Claim(theirs)), Some(name)) = (&question.about, &name)
+            && question.from != self.introduction.instance
+        {
+            let me = &self.introduction.instance;
+            healing::heal(&self.clients, &self.metrics, me, name, theirs, &question.from);
         }
         let alive = match (&question.about, &name) {
             (Some(About::Life), Some(name)) => Some(any_alive(&self.clients.members(name)).await),

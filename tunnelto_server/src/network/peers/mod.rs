@@ -1,0 +1,296 @@
+//! The directory: who else holds a name, by what others have told or written down and, where that says nothing, by
+//! asking all of them at once.
+
+mod claiming;
+mod indexed;
+mod locating;
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+
+use dashmap::DashMap;
+use rustc_hash::FxHashMap;
+use serde::de::DeserializeOwned;
+use tokio::{sync::watch, task::JoinSet};
+use tokio_util::task::TaskTracker;
+use tunnelto_lib::name::Label;
+
+pub use claiming::Contested;
+use indexed::Holder;
+
+use super::{
+    asking::{AskError, Asker},
+    discovery::{Discovered, Spotted},
+    healing,
+    index::Index,
+    lookup::{Located, LookupError},
+    mirror::Mirror,
+    peer::{Down, Introduction, Peer},
+    question::{About, NameAnswer, SignedName},
+};
+use crate::{
+    connected_clients::{ConnectedClients, Held},
+    gauge::Gauge,
+    limits::QUESTION_TIME,
+    observability::metrics::{Metrics, Store},
+    parking::Lot,
+    shutdown::Shutdown,
+};
+
+/// What a directory works with.
+pub struct Setting {
+    pub introduction: Introduction,
+    pub asker: Asker,
+    /// Where names are written down, if they are.
+    pub index: Option<Index>,
+    pub clients: Arc<ConnectedClients>,
+    pub lot: Arc<Lot>,
+    pub metrics: Arc<Metrics>,
+    pub shutdown: Shutdown,
+    pub grace: Duration,
+}
+
+pub struct Peers {
+    pub(super) setting: Setting,
+    pub(super) mirror: Mirror,
+    membership: RwLock<Arc<Membership>>,
+    answers: DashMap<Label, (Located, Instant)>,
+    flights: DashMap<Label, watch::Receiver<Option<Result<Located, LookupError>>>>,
+    asked: Gauge,
+    tasks: TaskTracker,
+}
+
+/// The other instances, and this one until it has recognised itself.
+#[derive(Clone, Default)]
+struct Membership {
+    peers: Vec<Arc<Peer>>,
+    /// Those that a store lists.
+    by_instance: FxHashMap<String, Arc<Peer>>,
+    problem: Option<Arc<str>>,
+}
+
+/// `None` is an answer by this instance itself.
+type Answered = Result<Option<SignedName>, AskError>;
+
+impl Peers {
+    pub fn new(setting: Setting) -> Self {
+        let membership = Membership { problem: Discovered::default().problem, ..Membership::default() };
+        Self {
+            setting,
+            mirror: Mirror::default(),
+            membership: RwLock::new(Arc::new(membership)),
+            answers: DashMap::new(),
+            flights: DashMap::new(),
+            asked: Gauge::default(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    /// How this instance names itself just now.
+    pub fn introduction(&self) -> Introduction {
+        Introduction { draining: self.setting.shutdown.is_draining(), ..self.setting.introduction.clone() }
+    }
+
+    pub fn is_me(&self, introduction: &Introduction) -> bool {
+        introduction.instance == self.setting.introduction.instance
+    }
+
+    fn membership(&self) -> Arc<Membership> {
+        self.membership.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// All instances that are known, as they are asked for news.
+    pub fn all(&self) -> Vec<Arc<Peer>> {
+        self.membership().peers.clone()
+    }
+
+    pub fn others(&self) -> Vec<Arc<Peer>> {
+        let me = &self.setting.introduction.instance;
+        self.membership().peers.iter().filter(|peer| !peer.is_instance(me)).cloned().collect()
+    }
+
+    /// Asked with each answer to a visitor whom that instance has brought.
+    pub fn is_draining(&self, instance: &str) -> bool {
+        self.membership().peers.iter().any(|peer| peer.is_instance_draining(instance))
+    }
+
+    /// Takes what discovery has found. Instances that it no longer lists stay as long as they answer: they may be
+    /// draining. Returns those that are gone.
+    pub fn update(&self, found: &Discovered, now: Instant) -> Vec<Arc<Peer>> {
+        let mut membership = self.membership.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known: FxHashMap<_, _> =
+            membership.peers.iter().map(|peer| (peer.at, peer.clone())).collect();
+        let mut peers = Vec::with_capacity(found.spotted.len());
+        let mut by_instance = FxHashMap::default();
+        for Spotted { at, introduction } in &found.spotted {
+            let peer = known.remove(at).unwrap_or_else(|| Arc::new(Peer::new(*at)));
+            peer.list(introduction.as_ref());
+            if let Some(introduction) = introduction {
+                by_instance.insert(introduction.instance.clone(), peer.clone());
+            }
+            peers.push(peer);
+        }
+        let mut gone = Vec::new();
+        for peer in known.into_values() {
+            peer.list(None);
+            let is_over = peer.introduction().is_none()
+                || peer.away_until(self.setting.grace).is_some_and(|until| until <= now);
+            if is_over { gone.push(peer) } else { peers.push(peer) }
+        }
+        *membership = Arc::new(Membership { peers, by_instance, problem: found.problem.clone() });
+        gone
+    }
+
+    /// The index has a name by an instance that has not been listed yet. `None` where another one is known at its address.
+    fn meet(&self, at: SocketAddr, introduction: &Introduction) -> Option<Arc<Peer>> {
+        let mut membership = self.membership.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = membership.peers.iter().find(|peer| peer.at == at) {
+            let is_same = known.introduction().is_none_or(|known| known.instance == introduction.instance);
+            if is_same {
+                known.list(Some(introduction));
+            }
+            return is_same.then(|| known.clone());
+        }
+        let peer = Arc::new(Peer::new(at));
+        peer.list(Some(introduction));
+        let membership = Arc::make_mut(&mut membership);
+        membership.peers.push(peer.clone());
+        membership.by_instance.insert(introduction.instance.clone(), peer.clone());
+        Some(peer)
+    }
+
+    /// `instance` in this life, if it is listed so.
+    fn listed(&self, instance: &str, life: u64) -> Option<Arc<Peer>> {
+        let peer = self.membership().by_instance.get(instance)?.clone();
+        let is_it = |known: Introduction| known.instance == instance && known.life == life;
+        peer.introduction().is_some_and(is_it).then_some(peer)
+    }
+
+    /// Whether the index can be trusted to have all that `peer` holds.
+    pub(super) fn is_indexed(&self, peer: &Peer) -> bool {
+        self.setting.index.as_ref().is_some_and(Index::is_trusted)
+            && peer.is_listed()
+            && peer.down().is_none()
+    }
+
+    /// The instance `by` holds `name` as well, as `theirs` says.
+    pub(super) fn heal(&self, name: &Label, theirs: &Held, by: &str) {
+        let Setting { clients, metrics, introduction, .. } = &self.setting;
+        healing::heal(clients, metrics, &introduction.instance, name, theirs, by);
+    }
+
+    /// Asks those of `peers` that may be tried. `problem` becomes why one may not.
+    fn ask_each(
+        self: &Arc<Self>,
+        peers: Vec<Arc<Peer>>,
+        name: &Label,
+        about: Option<&About>,
+        problem: &mut Option<LookupError>,
+    ) -> JoinSet<(Arc<Peer>, Answered)> {
+        let now = Instant::now();
+        let mut answers = JoinSet::new();
+        for peer in peers {
+            if !peer.may_try(now) {
+                if peer.down() == Some(Down::Silent) {
+                    let text = format!("{} has not answered of late", peer.at);
+                    problem.get_or_insert(LookupError::Io(text.into()));
+                }
+                continue;
+            }
+            let (peers, name, about) = (self.clone(), name.clone(), about.cloned());
+            answers.spawn(async move {
+                let answer = peers.ask_name(&peer, &name, about, QUESTION_TIME).await;
+                (peer, answer)
+            });
+        }
+        answers
+    }
+
+    /// Those of whose names nothing is written down, and `also`.
+    fn to_ask(&self, also: Vec<Arc<Peer>>) -> Vec<Arc<Peer>> {
+        let mut all = also;
+        for peer in self.others() {
+            if !self.is_indexed(&peer) && !all.iter().any(|other| Arc::ptr_eq(other, &peer)) {
+                all.push(peer);
+            }
+        }
+        all
+    }
+
+    pub(super) async fn ask_name(
+        &self,
+        peer: &Arc<Peer>,
+        name: &Label,
+        about: Option<About>,
+        limit: Duration,
+    ) -> Answered {
+        let answer: NameAnswer = self.ask(peer, format!("/?host={name}"), about, limit).await?;
+        let signed =
+            answer.signed.ok_or_else(|| AskError::Request("an answer without a name of its own".into()))?;
+        self.answered(peer, &signed.introduction);
+        Ok((!self.is_me(&signed.introduction)).then_some(signed))
+    }
+
+    /// Asks, and keeps in mind who did not answer.
+    pub(super) async fn ask<T: DeserializeOwned>(
+        &self,
+        peer: &Peer,
+        path: String,
+        about: Option<About>,
+        limit: Duration,
+    ) -> Result<T, AskError> {
+        let answer = self.setting.asker.ask(peer, path, about, limit).await;
+        self.setting.metrics.asked(answer.is_ok());
+        if let Err(error) = &answer {
+            let is_news = match error.down() {
+                Some(down) => peer.failed(down, Instant::now()),
+                None => peer.complains(Instant::now()),
+            };
+            if is_news {
+                tracing::warn!(%error, "another instance does not answer as it should");
+            }
+        }
+        answer
+    }
+
+    pub(super) fn answered(&self, peer: &Peer, introduction: &Introduction) {
+        if peer.answered(introduction) {
+            tracing::info!(at = %peer.at, instance = introduction.instance, "another instance answers again");
+        }
+    }
+
+    pub(super) fn store(&self) -> Store {
+        match &self.setting.index {
+            Some(index) if index.is_trusted() => Store::Trusted,
+            Some(index) if index.is_up() => Store::Up,
+            _ => Store::Away,
+        }
+    }
+
+    /// Takes this instance out of the index.
+    pub(super) async fn leave(&self) {
+        if let Some(index) = &self.setting.index {
+            index.leave(&self.setting.introduction.instance).await;
+        }
+    }
+
+    /// `peer` turned out not to serve `name`.
+    pub fn doubt(&self, peer: &Arc<Peer>, name: &Label) {
+        self.mirror.doubts.add(peer, name, Instant::now());
+        self.answers.remove(name);
+    }
+
+    /// There is news of `name`: what was remembered may be wrong, and whoever waits for it looks again.
+    pub(super) fn has_changed(&self, name: &Label) {
+        self.answers.remove(name);
+        self.setting.lot.wake(name);
+    }
+
+    pub(super) fn forget_expired(&self, now: Instant) {
+        self.answers.retain(|_, (_, until)| *until > now);
+        self.mirror.doubts.forget_expired(now);
+    }
+}
