@@ -1,6 +1,6 @@
 //! The recipe of docs/operations.md: nginx ends TLS in front of the server, clients come the same way as visitors.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path};
 
 use tests::{
     client::Client,
@@ -9,24 +9,9 @@ use tests::{
     part,
     process::{Process, home},
     server::Server,
+    tls::Authority,
 };
 use tokio::net::{TcpListener, TcpStream};
-
-/// An authority of our own, and a certificate of it for the names used here.
-fn certificates(folder: &Path) {
-    let openssl = |arguments: &str| {
-        let output =
-            Command::new("openssl").args(arguments.split(' ')).current_dir(folder).output().expect("openssl");
-        assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
-    };
-    fs::write(folder.join("names"), "subjectAltName=DNS:web.localhost,DNS:wormhole.localhost\n").unwrap();
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    openssl(&format!("req -x509 {key} -days 2 -subj /CN=test-ca -keyout ca.key -out ca.pem"));
-    openssl(&format!("req {key} -subj /CN=tunnel -keyout tunnel.key -out tunnel.csr"));
-    openssl(
-        "x509 -req -in tunnel.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out tunnel.pem",
-    );
-}
 
 /// The recipe's own server block, with this test's ports and files.
 fn configuration(folder: &Path, port: u16, door: u16) -> String {
@@ -48,9 +33,13 @@ fn configuration(folder: &Path, port: u16, door: u16) -> String {
 #[tokio::test]
 async fn visitors_and_clients_come_through_nginx_by_tls() {
     let Some(nginx) = part::command("nginx", "the recipe for nginx") else { return };
+    let authority = Authority::new();
+    authority.certify("tunnel", &["web.localhost", "wormhole.localhost"]);
     let folder = home();
     let path = folder.path();
-    certificates(path);
+    for file in ["ca.pem", "tunnel.pem", "tunnel.key"] {
+        fs::copy(authority.path(file), path.join(file)).unwrap();
+    }
     let port = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap().port()

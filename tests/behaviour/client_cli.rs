@@ -1,6 +1,6 @@
 //! The client's command line: targets, standard output, exit codes.
 
-use std::{fs, process::Command as Plain};
+use std::fs;
 
 use serde_json::Value;
 use tests::{
@@ -9,6 +9,7 @@ use tests::{
     origin::Origin,
     process::{Process, binary, home},
     server::Server,
+    tls::Authority,
     visitor::{Visitor, get},
 };
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
@@ -128,27 +129,9 @@ async fn a_unix_socket_is_a_target() {
 
 #[tokio::test]
 async fn a_local_service_behind_tls() {
-    let folder = home();
-    let (key, certificate) = (folder.path().join("key.pem"), folder.path().join("cert.pem"));
-    let made = Plain::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-        ])
-        .args(["-subj", "/CN=localhost", "-keyout"])
-        .arg(&key)
-        .arg("-out")
-        .arg(&certificate)
-        .output()
-        .expect("openssl runs");
-    assert!(made.status.success());
+    let authority = Authority::new();
+    authority.certify("service", &["localhost"]);
+    let (key, certificate) = (authority.path("service.key"), authority.path("service.pem"));
     let port = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap().port()
@@ -160,7 +143,7 @@ async fn a_local_service_behind_tls() {
         "-cert".into(),
         certificate.display().to_string(),
     ]);
-    let _service = Process::start("openssl".into(), arguments, &[], folder.clone());
+    let _service = Process::start("openssl".into(), arguments, &[], home());
     eventually("the service listens", || async { TcpListener::bind(("127.0.0.1", port)).await.is_err() })
         .await;
     let server = Server::start().await;

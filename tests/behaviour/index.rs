@@ -12,6 +12,7 @@ use tests::{
     process::{Process, binary},
     server::{Server, Starting},
     store::{Kind, Store},
+    tls::Authority,
     visitor::get,
     wormhole::{ScriptedClient, hello_2, published_hello},
 };
@@ -401,4 +402,61 @@ async fn redis_that_comes_back_with_what_it_had_long_ago_leaves_no_name_stuck() 
     for server in &servers {
         assert_eq!(get(server.visitors, "web", "/").await.text(), "two");
     }
+}
+
+/// `servers` find each other through the store, and say nothing of its password.
+async fn works_without_a_word_of(servers: &[Server], secret: &str) {
+    is_trusted(servers).await;
+    let origin = named("ann").await;
+    let ann = client(&servers[0], &origin, &[]);
+    ann.url().await;
+    assert_eq!(get(servers[1].visitors, "web", "/").await.text(), "ann");
+    for server in servers {
+        let log = server.process.stderr().join("\n");
+        assert!(!log.contains(secret), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn redis_with_a_password_and_over_tls() {
+    let Some(store) = Store::start(Kind::Redis).await else { return };
+    store.ask(&["CONFIG", "SET", "requirepass", "s3cr3t"]).await;
+    let setting = format!("redis://:s3cr3t@{}", store.at);
+    works_without_a_word_of(&start_at(&setting, 2).await, "s3cr3t").await;
+
+    let authority = Authority::new();
+    authority.certify("store", &["localhost"]);
+    let [certificate, key] =
+        ["store.pem", "store.key"].map(|file| authority.path(file).display().to_string());
+    let port = tests::dns::free_port();
+    for (name, value) in
+        [("tls-cert-file", &*certificate), ("tls-key-file", &key), ("tls-auth-clients", "no")]
+    {
+        let set = store.ask(&["-a", "s3cr3t", "--no-auth-warning", "CONFIG", "SET", name, value]).await;
+        assert_eq!(set.trim(), "OK", "{name}");
+    }
+    let set = ["-a", "s3cr3t", "--no-auth-warning", "CONFIG", "SET", "tls-port", &port.to_string()];
+    assert_eq!(store.ask(&set).await.trim(), "OK");
+    let setting = format!("rediss://:s3cr3t@localhost:{port}/1");
+    let mut servers = Vec::new();
+    for number in 0..2 {
+        let starting = indexed(number, setting.clone()).env("SSL_CERT_FILE", authority.root());
+        servers.push(starting.start().await);
+    }
+    works_without_a_word_of(&servers, "s3cr3t").await;
+}
+
+#[tokio::test]
+async fn etcd_with_a_user() {
+    let Some(store) = Store::start(Kind::Etcd).await else { return };
+    store.ask(&["user", "add", "root:s3cr3t"]).await;
+    store.ask(&["user", "grant-role", "root", "root"]).await;
+    store.ask(&["auth", "enable"]).await;
+    let refused = indexed(0, store.setting()).start().await;
+    eventually("it is said what is wrong", || async {
+        refused.process.stderr().iter().any(|line| line.contains("user name is empty"))
+    })
+    .await;
+    let setting = format!("etcd://root:s3cr3t@{}", store.at);
+    works_without_a_word_of(&start_at(&setting, 2).await, "s3cr3t").await;
 }

@@ -21,6 +21,7 @@ pub mod http2;
 pub mod load;
 pub mod published;
 pub mod store;
+pub mod tls;
 
 pub mod wormhole;
 
