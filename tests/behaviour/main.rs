@@ -1,6 +1,7 @@
 //! What the product promises, one module a promise, with the real binaries.
 
 mod answers;
+mod apart;
 mod auth;
 mod behind_nginx;
 mod cases;

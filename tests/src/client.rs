@@ -1,6 +1,7 @@
 //! A tunnelto client.
 
 use crate::{
+    hosts::Host,
     process::{Process, binary, home},
     server::Server,
 };
@@ -18,6 +19,17 @@ impl Client {
 
     pub fn towards(url: &str, arguments: &[&str]) -> Self {
         Self::with_environment(arguments, &[("TUNNELTO_SERVER", url.to_owned())])
+    }
+
+    /// On a host of its own.
+    pub fn on(host: &Host, server: &Server, arguments: &[&str]) -> Self {
+        Self::towards_on(host, &server.url(), arguments)
+    }
+
+    pub fn towards_on(host: &Host, url: &str, arguments: &[&str]) -> Self {
+        let (program, arguments) = host.command("tunnelto", arguments);
+        let environment = [("TUNNELTO_SERVER", url.to_owned())];
+        Self { process: Process::start(program, arguments, &environment, home()) }
     }
 
     pub fn with_environment(arguments: &[&str], environment: &[(&str, String)]) -> Self {

@@ -18,7 +18,7 @@ pub fn published_client() -> Option<PathBuf> {
     if path.exists() { Some(path) } else { skip("the published client: not in target/published") }
 }
 
-fn skip<T>(what: &str) -> Option<T> {
+pub fn skip<T>(what: &str) -> Option<T> {
     assert!(env("CI").is_none(), "missing under CI: {what}");
     let mut notes = OpenOptions::new()
         .create(true)

@@ -5,6 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 use tempfile::TempDir;
 
 use crate::{
+    hosts::Host,
     process::{Process, binary, home},
     visitor::Visitor,
 };
@@ -16,6 +17,7 @@ pub struct Server {
     pub peers: SocketAddr,
     pub admin: SocketAddr,
     pub home: Arc<TempDir>,
+    pub host: Option<Host>,
 }
 
 /// How a server is started.
@@ -23,6 +25,7 @@ pub struct Starting {
     environment: Vec<(&'static str, String)>,
     home: Arc<TempDir>,
     descriptors: Option<u32>,
+    host: Option<Host>,
 }
 
 impl Server {
@@ -35,7 +38,7 @@ impl Server {
         let any_port = ["PORT", "CTRL_PORT", "NET_PORT", "ADMIN_PORT"].map(|name| (name, "0".to_owned()));
         let mut environment = any_port.to_vec();
         environment.push(("BIND", "127.0.0.1".to_owned()));
-        Starting { environment, home: home(), descriptors: None }
+        Starting { environment, home: home(), descriptors: None, host: None }
     }
 
     /// Ends this one and starts another in its place: same ports, same data.
@@ -54,7 +57,10 @@ impl Server {
 
     /// What `/metrics` says of one line, such as `tunnelto_lookups_total{result="peer"}`; 0 while there is none.
     pub async fn metric(&self, line: &str) -> f64 {
-        let mut operator = Visitor::connect(self.admin).await;
+        let mut operator = match &self.host {
+            None => Visitor::connect(self.admin).await,
+            Some(host) => host.visitor(self.admin),
+        };
         operator.send("GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await;
         let text = operator.answer().await.text();
         let value = text.lines().find_map(|found| found.strip_prefix(line)?.trim().parse().ok());
@@ -79,6 +85,12 @@ impl Starting {
         self
     }
 
+    /// On a host of its own, and on its address.
+    pub fn on(mut self, host: &Host) -> Self {
+        self.host = Some(host.clone());
+        self.env("BIND", host.ip.to_string())
+    }
+
     /// A hard limit, as a small machine would have.
     pub fn limit_descriptors(mut self, most: u32) -> Self {
         self.descriptors = Some(most);
@@ -88,6 +100,10 @@ impl Starting {
     /// Starts without waiting for the doors.
     pub fn spawn(&self) -> Process {
         let program = binary("tunnelto_server");
+        if let Some(host) = &self.host {
+            let (program, arguments) = host.command("tunnelto_server", &[]);
+            return Process::start(program, arguments, &self.environment, self.home.clone());
+        }
         match self.descriptors {
             None => Process::start(program, [""; 0], &self.environment, self.home.clone()),
             Some(most) => {
@@ -107,6 +123,14 @@ impl Starting {
             address
         };
         let (visitors, clients, peers) = (address("visitors="), address("clients="), address("peers="));
-        Server { process, visitors, clients, peers, admin: address("admin="), home: self.home }
+        Server {
+            process,
+            visitors,
+            clients,
+            peers,
+            admin: address("admin="),
+            home: self.home,
+            host: self.host,
+        }
     }
 }

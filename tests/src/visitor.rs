@@ -27,6 +27,10 @@ impl Visitor {
         Self { socket, buffer: Vec::new() }
     }
 
+    pub fn on(socket: TcpStream) -> Self {
+        Self { socket, buffer: Vec::new() }
+    }
+
     /// From one loopback address of its own.
     pub async fn connect_from(local: &str, address: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().expect("a socket");
