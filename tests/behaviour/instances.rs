@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
@@ -15,7 +15,11 @@ use tests::{
     process::{Process, binary},
     visitor::{Visitor, get},
 };
-use tokio::{io::AsyncWriteExt, task::JoinSet};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, sink},
+    net::TcpListener,
+    task::JoinSet,
+};
 use tunnelto_lib::name::Label;
 use tunnelto_server::{
     network::hop::{Bringing, Kind},
@@ -442,4 +446,105 @@ async fn hops_are_taken_from_the_cluster_alone() {
         assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
     }
     assert_eq!(cluster.servers[0].metric(r#"tunnelto_hops_total{result="rejected"}"#).await, 2.0);
+}
+
+/// Byte `at` of a body that is never held as a whole.
+fn pattern(at: u64, buffer: &mut [u8]) {
+    for (offset, byte) in buffer.iter_mut().enumerate() {
+        *byte = ((at + offset as u64) % 251) as u8;
+    }
+}
+
+/// Reads `length` bytes of the pattern and passes them on as they come.
+async fn read_pattern(from: &mut (impl AsyncRead + Unpin), length: u64, to: &mut (impl AsyncWrite + Unpin)) {
+    let (mut at, mut read, mut wanted) = (0, vec![0; 256 * 1024], vec![0; 256 * 1024]);
+    while at < length {
+        let most = read.len().min((length - at) as usize);
+        let count = soon("bytes come", from.read(&mut read[..most])).await.unwrap();
+        assert!(count > 0, "it ended after {at}");
+        pattern(at, &mut wanted[..count]);
+        assert!(read[..count] == wanted[..count], "wrong bytes from {at} on");
+        to.write_all(&read[..count]).await.unwrap();
+        at += count as u64;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gibibyte_goes_up_and_comes_down_at_once_in_constant_memory() {
+    const LENGTH: u64 = 1 << 30;
+    let cluster = Cluster::start(2).await;
+    // Sends back what it reads while it reads it.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = listener.local_addr().unwrap().to_string();
+    let service = tokio::spawn(async move {
+        let (socket, _) = listener.accept().await.unwrap();
+        let (from, mut to) = socket.into_split();
+        let mut from = BufReader::new(from);
+        let mut line = String::new();
+        while line != "\r\n" {
+            line.clear();
+            from.read_line(&mut line).await.unwrap();
+        }
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
+        to.write_all(head.as_bytes()).await.unwrap();
+        read_pattern(&mut from, LENGTH, &mut to).await;
+        // Until the visitor has all of it.
+        let _ = from.read_u8().await;
+    });
+    let _client = cluster.client(1, &target, "web").await;
+    let visitor = Visitor::connect(cluster.servers[0].visitors).await;
+    let (mut from, mut to) = visitor.socket.into_split();
+    let sending = tokio::spawn(async move {
+        let head = format!("POST / HTTP/1.1\r\nHost: web.localhost\r\nContent-Length: {LENGTH}\r\n\r\n");
+        to.write_all(head.as_bytes()).await.unwrap();
+        let (mut at, mut buffer) = (0, vec![0; 256 * 1024]);
+        while at < LENGTH {
+            pattern(at, &mut buffer);
+            soon("bytes are taken", to.write_all(&buffer)).await.unwrap();
+            at += buffer.len() as u64;
+        }
+        to
+    });
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(soon("a head comes", from.read_u8()).await.unwrap());
+    }
+    assert!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
+    read_pattern(&mut from, LENGTH, &mut sink()).await;
+    drop(sending.await.unwrap());
+    drop(from);
+    soon("the service ends", service).await.unwrap();
+    for server in &cluster.servers {
+        let peak = server.process.peak_memory();
+        assert!(peak < 64 * 1024, "{peak} KiB");
+    }
+}
+
+#[tokio::test]
+async fn bytes_between_instances_keep_the_pace_that_is_set_and_none_is_lost() {
+    let cluster = Cluster::with(2, |starting, _| starting.env("PEER_RATE", "4M")).await;
+    let origin = Origin::echo().await;
+    let _client = cluster.client(1, &origin.target(), "web").await;
+    let _here = cluster.client(0, &origin.target(), "here").await;
+    let began = Instant::now();
+    let mut visitors = JoinSet::new();
+    for first in [None, Some("here"), None] {
+        let door = cluster.servers[0].visitors;
+        visitors.spawn(async move {
+            let mut visitor = Visitor::connect(door).await;
+            if let Some(name) = first {
+                visitor.get(name, "/").await;
+            }
+            let body = vec![b'x'; 1 << 20];
+            let head =
+                format!("POST / HTTP/1.1\r\nHost: web.localhost\r\nContent-Length: {}\r\n\r\n", body.len());
+            visitor.send([head.as_bytes(), &body].concat()).await;
+            assert!(visitor.answer().await.body.ends_with(&body));
+        });
+    }
+    while let Some(done) = visitors.join_next().await {
+        done.unwrap();
+    }
+    // 6 MiB in all. It may take longer on a busy machine, but never less than what the pace allows.
+    assert!(began.elapsed() >= Duration::from_millis(1250), "{:?}", began.elapsed());
 }

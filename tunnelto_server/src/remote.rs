@@ -108,9 +108,9 @@ impl Remote {
                 let moved = MovedVisitor { socket, first, peer, place, arrival, busy };
                 self.hand_over(shard, Parcel::Visitor(Box::new(moved))).await;
             }
-            Elsewhere::Peer(Reached { socket: there, place: _hop, header: _ }) => {
+            Elsewhere::Peer(Reached { socket: there, pace, place: _hop, header: _ }) => {
                 drop(first);
-                pipe(socket, there, &self.in_progress, busy).await;
+                pipe(socket, there, &pace, &self.in_progress, busy).await;
                 drop(place);
             }
         }

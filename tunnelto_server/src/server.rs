@@ -154,6 +154,7 @@ impl Bound {
             keys: config.keys.clone(),
             instance: config.instance.as_str().into(),
             most: config.peer_hops,
+            rate: config.peer_rate,
             connect: config.peer_connect,
             metrics: metrics.clone(),
         };

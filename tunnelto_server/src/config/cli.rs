@@ -102,6 +102,11 @@ pub struct Settings {
     #[arg(long, env = "PEER_HOPS", default_value_t = PEER_HOPS)]
     pub peer_hops: usize,
 
+    /// Bytes per second, both ways together, that visitors may move between this instance and one other: 500K, 20M or 1G
+    /// [default: no limit]
+    #[arg(long, env = "PEER_RATE", value_parser = values::bytes)]
+    pub peer_rate: Option<u64>,
+
     /// How long connecting to another instance may take
     #[arg(long, env = "PEER_CONNECT", default_value = "500ms", value_parser = values::duration)]
     pub peer_connect: Duration,

@@ -39,6 +39,8 @@ pub struct Config {
     /// `None`: the system's.
     pub dns_server: Option<SocketAddr>,
     pub peer_hops: usize,
+    /// Bytes per second; `None` is as many as it can.
+    pub peer_rate: Option<u64>,
     pub peer_connect: Duration,
     /// Shards, at least one.
     pub workers: usize,
@@ -145,6 +147,7 @@ impl Config {
             lease: settings.lease,
             dns_server: settings.dns_server,
             peer_hops: settings.peer_hops,
+            peer_rate: settings.peer_rate,
             peer_connect: settings.peer_connect,
             workers: settings.workers.unwrap_or_else(cores),
             allowed_hosts,

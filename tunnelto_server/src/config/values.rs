@@ -65,6 +65,21 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A number, alone or with K, M or G, which are powers of 1024.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let (number, shift) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 10),
+        Some(b'M') => (&text[..text.len() - 1], 20),
+        Some(b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    number
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "expected a number of bytes such as 500K, 20M or 1G".into())
+}
+
 /// Whole seconds: three signs of life fall into it, one of which may be late.
 pub fn lease(text: &str) -> Result<Duration, String> {
     let lease = duration(text)?;
@@ -127,6 +142,24 @@ mod tests {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         for bad in ["", "10", "s", "-1s", "1d", "99999999999999999999h"] {
             assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        for (text, expected) in [("1", 1), ("500K", 512_000), (" 20M ", 20_971_520), ("1G", 1 << 30)] {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for bad in ["", "0", "K", "-1", "1.5M", "1T", "99999999999G"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn leases_are_whole_seconds() {
+        assert_eq!(lease("3s"), Ok(Duration::from_secs(3)));
+        for bad in ["2s", "3500ms", "15"] {
+            assert!(lease(bad).is_err(), "{bad}");
         }
     }
 

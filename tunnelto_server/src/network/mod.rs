@@ -12,6 +12,7 @@ pub mod index;
 mod lookup;
 mod mirror;
 pub mod news;
+pub mod pace;
 pub mod peer;
 pub mod peers;
 pub mod proxy;

@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::breaker::Breaker;
+use super::{breaker::Breaker, pace::Line};
 use crate::gauge::{Counted, Gauge};
 
 /// How an instance names itself.
@@ -31,6 +31,8 @@ pub struct Peer {
     pub at: SocketAddr,
     state: Mutex<State>,
     hops: Gauge,
+    /// All that visitors send there and get from there.
+    pub line: Line,
 }
 
 #[derive(Debug, Default)]
@@ -68,7 +70,7 @@ pub enum Down {
 
 impl Peer {
     pub fn new(at: SocketAddr) -> Self {
-        Self { at, state: Mutex::default(), hops: Gauge::default() }
+        Self { at, state: Mutex::default(), hops: Gauge::default(), line: Line::default() }
     }
 
     /// Nothing that can panic happens under this lock.

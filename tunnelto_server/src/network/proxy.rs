@@ -22,6 +22,7 @@ use tunnelto_lib::{name::Label, read_buffer::ReadBuffer, socket};
 
 use super::{
     hop::{Bringing, Kind, MINE},
+    pace::Pace,
     peer::{Down, Peer},
 };
 use crate::{
@@ -41,6 +42,8 @@ pub struct Hops {
     pub keys: MasterKeys,
     pub instance: Arc<str>,
     pub most: usize,
+    /// Bytes per second between this instance and another.
+    pub rate: Option<u64>,
     pub connect: Duration,
     pub metrics: Arc<Metrics>,
 }
@@ -49,6 +52,7 @@ pub struct Hops {
 pub struct Reached {
     pub socket: TcpStream,
     pub header: Vec<u8>,
+    pub pace: Pace,
     pub place: Counted,
 }
 
@@ -107,7 +111,8 @@ impl Hops {
         let socket = connecting.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         socket::prepare(SockRef::from(&socket), door.ip())?;
         SockRef::from(&socket).set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))?;
-        Ok(Reached { socket, header, place })
+        let pace = Pace::new(&peer.line, self.rate);
+        Ok(Reached { socket, header, pace, place })
     }
 
     /// Brings a visitor's connection there, with what was read of it. The instance has taken it when this returns.
@@ -143,7 +148,13 @@ impl Hops {
 
 /// Carries both ways until both sides have finished, or one is gone; then the other is told so. `in_progress` counts it
 /// while something is under way, beginning with the request that `asking` counts.
-pub async fn pipe(mut visitor: TcpStream, mut peer: TcpStream, in_progress: &Gauge, asking: Counted) {
+pub async fn pipe(
+    mut visitor: TcpStream,
+    mut peer: TcpStream,
+    pace: &Pace,
+    in_progress: &Gauge,
+    asking: Counted,
+) {
     let busy = Busy {
         gauge: in_progress,
         counted: RefCell::new(Some(asking)),
@@ -153,8 +164,8 @@ pub async fn pipe(mut visitor: TcpStream, mut peer: TcpStream, in_progress: &Gau
     let result = {
         let (from_visitor, to_visitor) = visitor.split();
         let (from_peer, to_peer) = peer.split();
-        let mut up = pin!(carry(from_visitor, to_peer, |is_moving| busy.asked(is_moving)));
-        let mut down = pin!(carry(from_peer, to_visitor, |is_moving| busy.answered(is_moving)));
+        let mut up = pin!(carry(from_visitor, to_peer, pace, |is_moving| busy.asked(is_moving)));
+        let mut down = pin!(carry(from_peer, to_visitor, pace, |is_moving| busy.answered(is_moving)));
         tokio::select! {
             sent = &mut up => match sent {
                 Ok(()) => down.await,
@@ -219,7 +230,12 @@ impl Busy<'_> {
 }
 
 /// One direction. `moves` is told of bytes, and of their absence.
-async fn carry(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, moves: impl Fn(bool)) -> io::Result<()> {
+async fn carry(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    pace: &Pace,
+    moves: impl Fn(bool),
+) -> io::Result<()> {
     let mut buffer = ReadBuffer::default();
     let (mut silence, mut stall) = (Timer::default(), Timer::default());
     loop {
@@ -235,6 +251,7 @@ async fn carry(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, moves: impl Fn(boo
         }
         moves(true);
         let bytes = buffer.take();
+        pace.took(bytes.len()).await;
         let written = stall.within(VISITOR_STALL, to.write_all(&bytes)).await;
         written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     }

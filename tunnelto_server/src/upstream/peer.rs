@@ -24,7 +24,7 @@ use tunnelto_lib::{
 use crate::{
     gauge::Counted,
     limits::HOP_ANSWER,
-    network::{Directory, hop::MINE, peer::Peer, proxy::Reached},
+    network::{Directory, hop::MINE, pace::Pace, peer::Peer, proxy::Reached},
 };
 
 /// Slices of one write.
@@ -44,6 +44,10 @@ struct State {
     queue: VecDeque<Bytes>,
     /// What came behind the byte that says whose the tunnel is.
     early: Bytes,
+    pace: Pace,
+    /// Nothing more is sent, or read, before.
+    send_pause: Pause,
+    read_pause: Pause,
     has_taken: bool,
     /// How long it may take to say so.
     patience: Pin<Box<Sleep>>,
@@ -56,11 +60,14 @@ struct State {
 
 impl PeerStream {
     pub fn new(reached: Reached, peer: Arc<Peer>, name: Label, directory: Directory) -> Self {
-        let Reached { socket, header, place } = reached;
+        let Reached { socket, header, pace, place } = reached;
         let state = State {
             socket,
             queue: VecDeque::from([header.into()]),
             early: Bytes::new(),
+            pace,
+            send_pause: Pause::default(),
+            read_pause: Pause::default(),
             has_taken: false,
             patience: Box::pin(sleep(HOP_ANSWER)),
             reader: None,
@@ -74,6 +81,8 @@ impl PeerStream {
     pub fn send(&self, bytes: Bytes) -> Result<(), Ended> {
         if !bytes.is_empty() {
             let mut state = self.state.borrow_mut();
+            let wait = state.pace.take(bytes.len());
+            state.send_pause.set(wait);
             state.queue.push_back(bytes);
             state.wake_reader();
         }
@@ -86,6 +95,7 @@ impl PeerStream {
         let mut state = self.state.borrow_mut();
         let flushed = state.poll_flush(cx);
         ready!(self.poll_taken(&mut state, cx))?;
+        ready!(state.send_pause.poll(cx));
         flushed.map_err(|_| Ended::Lost)
     }
 
@@ -98,6 +108,7 @@ impl PeerStream {
         if !state.early.is_empty() {
             return Poll::Ready(Ok(Some(std::mem::take(&mut state.early))));
         }
+        ready!(state.read_pause.poll(cx));
         let Poll::Ready(read) = poll_read_slice(cx, &mut state.socket) else {
             state.reader = Some(cx.waker().clone());
             return Poll::Pending;
@@ -107,6 +118,8 @@ impl PeerStream {
             state.is_over = true;
             return Poll::Ready(Ok(None));
         }
+        let wait = state.pace.take(read.len());
+        state.read_pause.set(wait);
         Poll::Ready(Ok(Some(read)))
     }
 
@@ -154,6 +167,26 @@ impl PeerStream {
     /// The answer is whole.
     pub fn conclude(&self) {
         self.state.borrow_mut().is_over = true;
+    }
+}
+
+/// One direction is ahead of its pace.
+#[derive(Default)]
+struct Pause(Option<Pin<Box<Sleep>>>);
+
+impl Pause {
+    fn set(&mut self, wait: Option<Duration>) {
+        if let Some(wait) = wait {
+            self.0 = Some(Box::pin(sleep(wait)));
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(pause) = &mut self.0 {
+            ready!(pause.as_mut().poll(cx));
+            self.0 = None;
+        }
+        Poll::Ready(())
     }
 }
 
