@@ -1,6 +1,6 @@
 # Two commands are all a newcomer needs: `make demo` and `make test`.
 
-.PHONY: demo cluster-demo test build fuzz soak bench docs
+.PHONY: demo cluster-demo test build fuzz soak bench scaling docs
 
 demo: ## build, start a server, a sample site and a client, print a URL that works
 	@scripts/demo
@@ -22,6 +22,9 @@ soak: ## a mixed load for ten minutes (SOAK_SECONDS), and its invariants
 
 bench: ## the table of docs/performance.md (needs wrk, nginx; peers where installed)
 	@scripts/bench
+
+scaling: ## the figures of docs/scaling.md (needs redis-server, etcd)
+	@scripts/scaling
 
 docs: ## the pages that are generated
 	cargo run -q --bin tunnelto_server settings-reference > docs/configuration.md
