@@ -229,6 +229,12 @@ async fn an_instance_without_its_store_is_still_found() {
     assert_eq!(text(&hosts[1], door).await, "one");
     // Between the store and the first instance only.
     store.drops(&[&hosts[0]]);
+    // Its lease goes on, so the other one still relies on the store for its names; yet what it takes now is found.
+    let soon = Client::on(&hosts[0], &servers[0], &[&one.target(), "-s", "soon", "-k", "ann"]);
+    soon.url().await;
+    assert_eq!(hosts[1].get(door, "soon", "/").await.text(), "one");
+    let mut bob = Client::on(&hosts[1], &servers[1], &[&two.target(), "-s", "soon", "-k", "bob"]);
+    assert_eq!(bob.process.exit().await, 4, "{:?}", bob.process.stderr());
     let lease = Instant::now();
     while lease.elapsed() < Duration::from_secs(6) {
         assert_eq!(text(&hosts[1], door).await, "one");

@@ -118,6 +118,12 @@ async fn wrong_settings_are_refused_whole_and_by_name() {
         ("ALLOWED_HOSTS", "https://a.b", "--allowed-hosts"),
         ("MASTER_SIG_KEY", "", "--master-sig-key"),
         ("MASTER_SIG_KEY", "abc", "64 hexadecimal digits"),
+        ("MASTER_SIG_KEY", "hush-hush", "--master-sig-key"),
+        ("CLUSTER", "redis://u:hush-hush@host/nonsense", "--cluster"),
+        ("CLUSTER", "etcd://u:hush-hush@host", "--cluster"),
+        ("CLUSTER", "gossip:x", "dns:NAME"),
+        ("LEASE", "1s", "--lease"),
+        ("PEER_RATE", "fast", "--peer-rate"),
         ("GRACE", "10", "--grace"),
         ("AUTH", "maybe", "--auth"),
         ("TUNNEL_HOST", "other.test", "ALLOWED_HOSTS"),
@@ -127,6 +133,7 @@ async fn wrong_settings_are_refused_whole_and_by_name() {
         assert_eq!(process.exit().await, 2, "{name}={value}");
         let said = process.stderr().join("\n");
         assert!(said.contains(wanted), "{name}={value}: {said}");
+        assert!(!said.contains("hush-hush"), "a secret was printed: {said}");
         assert!(process.stdout().is_empty(), "no door was opened");
     }
 }

@@ -425,7 +425,7 @@ async fn redis_with_a_password_and_over_tls() {
     works_without_a_word_of(&start_at(&setting, 2).await, "s3cr3t").await;
 
     let authority = Authority::new();
-    authority.certify("store", &["localhost"]);
+    authority.certify("store", &[&store.at.ip().to_string()]);
     let [certificate, key] =
         ["store.pem", "store.key"].map(|file| authority.path(file).display().to_string());
     let port = tests::dns::free_port();
@@ -437,7 +437,7 @@ async fn redis_with_a_password_and_over_tls() {
     }
     let set = ["-a", "s3cr3t", "--no-auth-warning", "CONFIG", "SET", "tls-port", &port.to_string()];
     assert_eq!(store.ask(&set).await.trim(), "OK");
-    let setting = format!("rediss://:s3cr3t@localhost:{port}/1");
+    let setting = format!("rediss://:s3cr3t@{}:{port}/1", store.at.ip());
     let mut servers = Vec::new();
     for number in 0..2 {
         let starting = indexed(number, setting.clone()).env("SSL_CERT_FILE", authority.root());
@@ -459,4 +459,65 @@ async fn etcd_with_a_user() {
     .await;
     let setting = format!("etcd://root:s3cr3t@{}", store.at);
     works_without_a_word_of(&start_at(&setting, 2).await, "s3cr3t").await;
+}
+
+#[tokio::test]
+async fn an_entry_that_nobody_stands_by_holds_up_no_claim_and_goes() {
+    let Some(store) = Store::start(Kind::Redis).await else { return };
+    let servers = start(&store, 2).await;
+    is_trusted(&servers).await;
+    let origin = named("ann").await;
+    let ann = client(&servers[0], &origin, &["-k", "ann"]);
+    ann.url().await;
+    let entry = async || store.ask(&["HGET", "tunnelto:name:web", "by:instance-0"]).await.trim().to_owned();
+    eventually("the name is written down", || async { entry().await.contains("owner") }).await;
+    let entry = entry().await;
+    // As if its removal had been forgotten.
+    store.ask(&["HSET", "tunnelto:name:ghost", "by:instance-0", &entry, "version", "1"]).await;
+    let bob = Client::start(&servers[1], &[&origin.target(), "-s", "ghost", "-k", "bob"]);
+    bob.url().await;
+    eventually("the entry is gone", || async {
+        let page = store.ask(&["HKEYS", "tunnelto:name:ghost"]).await;
+        page.contains("by:instance-1") && !page.contains("by:instance-0")
+    })
+    .await;
+    for server in &servers {
+        assert_eq!(get(server.visitors, "ghost", "/").await.text(), "ann", "its origin is the same");
+    }
+}
+
+#[tokio::test]
+async fn redis_that_throws_names_away_is_not_trusted() {
+    let Some(store) = Store::start(Kind::Redis).await else { return };
+    store.ask(&["CONFIG", "SET", "maxmemory", "100mb"]).await;
+    store.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+    let servers = start(&store, 2).await;
+    for server in &servers {
+        eventually("it is said so", || async {
+            server.process.stderr().iter().any(|line| line.contains("maxmemory-policy noeviction"))
+        })
+        .await;
+    }
+    let origin = named("ann").await;
+    let ann = client(&servers[0], &origin, &[]);
+    ann.url().await;
+    let before = questions(&servers).await;
+    eventually("instances ask each other", || async { questions(&servers).await > before }).await;
+    store.ask(&["DEL", "tunnelto:name:web"]).await;
+    assert_eq!(get(servers[1].visitors, "web", "/").await.text(), "ann");
+    assert_eq!(servers[1].metric("tunnelto_store_trusted").await, 0.0);
+}
+
+#[tokio::test]
+async fn an_endpoint_of_etcd_that_is_silent_is_left_for_the_next() {
+    let Some(store) = Store::start(Kind::Etcd).await else { return };
+    // Takes connections and says nothing.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let setting = format!("etcd://{},{}", silent.local_addr().unwrap(), store.at);
+    let servers = start_at(&setting, 2).await;
+    is_trusted(&servers).await;
+    let origin = named("ann").await;
+    let ann = client(&servers[0], &origin, &[]);
+    ann.url().await;
+    assert_eq!(get(servers[1].visitors, "web", "/").await.text(), "ann");
 }

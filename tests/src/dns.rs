@@ -32,10 +32,16 @@ pub fn free_port() -> u16 {
     probe.local_addr().expect("bound").port()
 }
 
+/// A loopback address of one's own, so that nobody takes the port of a program that is just being restarted.
+pub fn own_address() -> SocketAddr {
+    let [a, b, c, ..] = uuid::Uuid::new_v4().into_bytes();
+    (Ipv4Addr::new(127, a.clamp(16, 250), b, c.clamp(1, 254)), free_port()).into()
+}
+
 impl Dns {
     /// `None` where dnsmasq is missing.
     pub async fn start(instances: &[SocketAddr]) -> Option<Self> {
-        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let at = own_address();
         Self::start_at(at, instances, home()).await
     }
 

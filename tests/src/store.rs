@@ -1,16 +1,12 @@
 //! Real stores: Redis and etcd, which may be stopped, frozen and started again with or without what they had.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    sync::Arc,
-};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 use crate::{
-    dns::free_port,
+    dns::{free_port, own_address},
     eventually::eventually,
     part,
     process::{Process, quick_home},
@@ -37,7 +33,7 @@ impl Store {
             Kind::Redis => part::command("redis-server", "names in Redis")?,
             Kind::Etcd => part::command("etcd", "names in etcd")?,
         };
-        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let at = own_address();
         Some(Self::start_at(kind, program, at, quick_home()).await)
     }
 
@@ -82,7 +78,12 @@ impl Store {
     /// A command of the store's own client, such as `redis-cli KEYS '*'`.
     pub async fn ask(&self, arguments: &[&str]) -> String {
         let (name, to) = match self.kind {
-            Kind::Redis => ("redis-cli", vec!["-p".to_owned(), self.at.port().to_string()]),
+            Kind::Redis => (
+                "redis-cli",
+                ["-h", &self.at.ip().to_string(), "-p", &self.at.port().to_string()]
+                    .map(str::to_owned)
+                    .to_vec(),
+            ),
             Kind::Etcd => ("etcdctl", vec![format!("--endpoints={}", self.at)]),
         };
         let mut command = tokio::process::Command::new(name);

@@ -1,6 +1,6 @@
 //! A certificate authority of a test's own, by openssl.
 
-use std::{fs, path::PathBuf, process::Command, sync::Arc};
+use std::{fs, net::IpAddr, path::PathBuf, process::Command, sync::Arc};
 
 use tempfile::TempDir;
 
@@ -28,9 +28,10 @@ impl Authority {
         self.path("ca.pem").display().to_string()
     }
 
-    /// Makes STEM.pem and STEM.key for `names`.
+    /// Makes STEM.pem and STEM.key for `names`, which may be addresses.
     pub fn certify(&self, stem: &str, names: &[&str]) {
-        let names: Vec<_> = names.iter().map(|name| format!("DNS:{name}")).collect();
+        let kind = |name: &str| if name.parse::<IpAddr>().is_ok() { "IP" } else { "DNS" };
+        let names: Vec<_> = names.iter().map(|name| format!("{}:{name}", kind(name))).collect();
         fs::write(self.path("names"), format!("subjectAltName={}\n", names.join(","))).expect("written");
         self.openssl(&format!("req {KEY} -subj /CN=tunnel -keyout {stem}.key -out {stem}.csr"));
         self.openssl(&format!(

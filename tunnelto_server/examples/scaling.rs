@@ -39,6 +39,7 @@ use tunnelto_server::{
         server::{Answering, PeerServer},
     },
     observability::metrics::{Metrics, Present},
+    shutdown::Shutdown,
 };
 
 macro_rules! say {
@@ -108,12 +109,12 @@ async fn start(directory: &str, count: usize) -> Vec<Instance> {
     cluster
 }
 
-fn instance(number: usize, listener: TcpListener, directory: &str, list: &[Endpoint]) -> Instance {
+fn instance(number: usize, listener: TcpListener, kind: &str, list: &[Endpoint]) -> Instance {
     let door = listener.local_addr().expect("bound");
-    let url = if directory == "peers" { "static:127.0.0.1" } else { directory };
+    let url = if kind == "peers" { "static:127.0.0.1" } else { kind };
     let settings = ["scaling", "--master-sig-key", KEY, "--cluster", url, "--bind", "127.0.0.1"];
     let config = Config::from_settings(Cli::parse_from(settings).settings).expect("valid");
-    let (metrics, shutdown) = (Arc::<Metrics>::default(), Default::default());
+    let (metrics, shutdown) = (Arc::<Metrics>::default(), Shutdown::default());
     let clients = Arc::new(ConnectedClients::new(config.grace, Arc::default(), true));
     let introduction = Introduction {
         instance: format!("instance-{number}"),
@@ -122,18 +123,6 @@ fn instance(number: usize, listener: TcpListener, directory: &str, list: &[Endpo
         tls_port: None,
         draining: false,
     };
-    let server = PeerServer::new(Answering {
-        clients: clients.clone(),
-        metrics: metrics.clone(),
-        introduction: introduction.clone(),
-        keys: config.keys.clone(),
-        shutdown: Clone::clone(&shutdown),
-    });
-    spawn_local(async move {
-        while let Ok((socket, peer)) = listener.accept().await {
-            spawn_local(server.clone().serve(socket, peer));
-        }
-    });
     let url = config.cluster.clone().and_then(|cluster| match cluster {
         tunnelto_server::config::Cluster::Store(url) => Some(url),
         tunnelto_server::config::Cluster::Listed(_) => None,
@@ -144,13 +133,13 @@ fn instance(number: usize, listener: TcpListener, directory: &str, list: &[Endpo
     let (found, discovered) = watch::channel(Discovered::default());
     let is_indexed = index.is_some();
     let peers = Arc::new(Peers::new(Setting {
-        asker: Asker::new(config.keys.clone(), introduction.instance.clone(), config.peer_connect),
-        introduction,
+        asker: Asker::new(config.keys.clone(), config.peer_connect),
+        introduction: introduction.clone(),
         index,
         clients: clients.clone(),
         lot: Arc::default(),
         metrics: metrics.clone(),
-        shutdown,
+        shutdown: Shutdown::clone(&shutdown),
         grace: config.grace,
     }));
     if is_indexed {
@@ -161,9 +150,23 @@ fn instance(number: usize, listener: TcpListener, directory: &str, list: &[Endpo
         spawn_local(discovery.run(found));
     }
     spawn_local(news::listen(peers.clone(), discovered));
+    let directory = Directory::Peers(peers);
+    let server = PeerServer::new(Answering {
+        clients: clients.clone(),
+        metrics: metrics.clone(),
+        directory: directory.clone(),
+        introduction,
+        keys: config.keys.clone(),
+        shutdown,
+    });
+    spawn_local(async move {
+        while let Ok((socket, peer)) = listener.accept().await {
+            spawn_local(server.clone().serve(socket, peer));
+        }
+    });
     // Nobody reads them.
     let (orders, _) = mpsc::channel(1);
-    Instance { clients, directory: Directory::Peers(peers), metrics, orders }
+    Instance { clients, directory, metrics, orders }
 }
 
 impl Instance {

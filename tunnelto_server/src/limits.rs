@@ -78,7 +78,7 @@ pub const MAX_VISITORS: usize = 16_384;
 pub const MAX_CLIENTS: usize = 16_384;
 
 /// Connections from other instances and their health checks.
-pub const MAX_PEERS: usize = 1024;
+pub const MAX_PEERS: usize = 4096;
 
 /// How long a stopping server waits for visitors that keep idle connections: who comes back by then is told to connect anew.
 pub const KEPT_NOTICE: Duration = Duration::from_secs(1);
@@ -173,6 +173,14 @@ pub const NEWS_AT_ONCE: usize = 64;
 /// One question to the store, and how soon it is tried again when it is away.
 pub const STORE_TIME: Duration = Duration::from_secs(2);
 pub const STORE_AGAIN: Duration = Duration::from_secs(1);
+
+/// For each instance that is listed, how long it takes until all are listed again: thousands come and go all the time, and one
+/// that is not listed yet is looked up by itself.
+pub const LIST_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long an instance is heard and asked that has said that what it holds is not all in the store: it repeats that with
+/// its questions once a second.
+pub const WITHOUT_STORE: Duration = Duration::from_secs(3);
 
 /// Names that are written down at once.
 pub const STORE_AT_ONCE: usize = 64;

@@ -141,7 +141,7 @@ impl Bound {
         let mut loops = JoinSet::new();
         let setting = Setting {
             introduction: introduction.clone(),
-            asker: Asker::new(config.keys.clone(), config.instance.clone(), config.peer_connect),
+            asker: Asker::new(config.keys.clone(), config.peer_connect),
             index: None,
             clients: registry.clone(),
             lot: lot.clone(),
@@ -181,6 +181,7 @@ impl Bound {
         let answering = Answering {
             clients: registry.clone(),
             metrics: metrics.clone(),
+            directory: directory.clone(),
             introduction,
             keys,
             shutdown: shutdown.clone(),

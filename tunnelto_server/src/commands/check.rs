@@ -19,7 +19,7 @@ use crate::{
     edge::handler::HEALTH_CHECK,
     limits::QUESTION_TIME,
     network::{
-        AskError, Asker, NameAnswer,
+        AskError, Asker, NameAnswer, Question,
         discovery::Discovery,
         index::{Index, Registration},
         peer::Peer,
@@ -69,7 +69,7 @@ pub async fn run(config: &Config, host: Option<&Label>) -> Report {
             return report;
         }
     };
-    let asker = Asker::new(config.keys.clone(), "check".into(), config.peer_connect);
+    let asker = Asker::new(config.keys.clone(), config.peer_connect);
     let mut has_name = false;
     for at in found {
         has_name |= instance(&asker, &Peer::new(at), host, &mut report).await;
@@ -136,7 +136,8 @@ async fn discover(config: &Config, cluster: Cluster, report: &mut Report) -> Res
 /// One of the instances, this one included. Returns whether it has the name.
 async fn instance(asker: &Asker, peer: &Peer, host: Option<&Label>, report: &mut Report) -> bool {
     let name = host.map_or(NOBODY, Label::as_str);
-    let answer: Result<NameAnswer, _> = asker.ask(peer, format!("/?host={name}"), None, QUESTION_TIME).await;
+    let question = Question::new(format!("/?host={name}"), "check", None);
+    let answer: Result<NameAnswer, _> = asker.ask(peer, question, QUESTION_TIME).await;
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => {

@@ -12,10 +12,9 @@ use tunnelto_lib::name::{Hostname, Label};
 
 use super::{
     Auth, PublicUrl,
-    cluster::{Cluster, cluster},
-    values,
+    values::{self, Hidden},
 };
-use crate::{limits::PEER_HOPS, sign::MasterKeys};
+use crate::limits::PEER_HOPS;
 
 /// Gives every connected tunnelto client a public name and carries what arrives there to it.
 #[derive(Parser, Debug)]
@@ -82,8 +81,8 @@ pub struct Settings {
 
     /// Where the other instances are: dns:NAME (A, AAAA or SRV records), static:ADDRESS,ADDRESS, static:/FILE with one address
     /// per line, which may change at any time, or the store that tells: redis://HOST or etcd://HOST:2379 [default: dns:global.FLY_APP_NAME.internal on Fly.io, else alone]
-    #[arg(long, env = "CLUSTER", value_parser = cluster)]
-    pub cluster: Option<Cluster>,
+    #[arg(long, env = "CLUSTER", hide_env_values = true, value_parser = values::hidden)]
+    pub cluster: Option<Hidden>,
 
     /// Where other instances reach this one; a store tells them [default: BIND, on Fly.io FLY_PRIVATE_IP, else the address from
     /// which the store is reached]
@@ -148,8 +147,8 @@ pub struct Settings {
 
     /// The secret behind all signatures: 32 bytes as 64 hexadecimal digits, or NEW,OLD while rotating [default: made once,
     /// kept in DATA_DIR/master.key]
-    #[arg(long, env = "MASTER_SIG_KEY", global = true, hide_env_values = true, value_parser = values::master_keys)]
-    pub master_sig_key: Option<MasterKeys>,
+    #[arg(long, env = "MASTER_SIG_KEY", global = true, hide_env_values = true, value_parser = values::hidden)]
+    pub master_sig_key: Option<Hidden>,
 
     /// Where the server keeps its data [default: the user's data folder]
     #[arg(long, env = "DATA_DIR", global = true, value_parser = values::path)]

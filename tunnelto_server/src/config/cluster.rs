@@ -106,6 +106,8 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Redis(url) => {
                 let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
+                // A socket's password may stand there.
+                let rest = rest.split('?').next().unwrap_or_default();
                 write!(f, "{scheme}://{}", rest.rsplit('@').next().unwrap_or_default())
             }
             Self::Etcd { endpoints, .. } => {
@@ -186,6 +188,7 @@ mod tests {
         for (text, shown) in [
             ("redis://cache", "redis://cache"),
             ("valkeys://user:p@ss@cache:6380/2", "valkeys://cache:6380/2"),
+            ("redis+unix:///run/redis.sock?pass=secret", "redis+unix:///run/redis.sock"),
             ("etcd://10.0.0.5:2379,etcd:2379", "etcd://10.0.0.5:2379,etcd:2379"),
             ("etcd://root:secret:@word@[::1]:2379/", "etcd://[::1]:2379"),
         ] {

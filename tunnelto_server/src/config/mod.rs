@@ -21,6 +21,7 @@ use crate::sign::MasterKeys;
 use cli::Settings;
 pub use cluster::{Cluster, Credentials, Endpoint, Listing, StoreUrl};
 pub use secret::{SecretError, is_first_start};
+use values::Hidden;
 
 /// What the server runs with. Everything in it is valid.
 #[derive(Clone, Debug)]
@@ -94,6 +95,9 @@ pub enum ConfigError {
          `openssl rand -hex 32`"
     )]
     NoMasterKey,
+    /// The setting and what is wrong with it, without its value.
+    #[error("{0} (--{1}): {2}")]
+    Hidden(&'static str, &'static str, String),
     #[error(transparent)]
     Secret(#[from] SecretError),
 }
@@ -119,8 +123,9 @@ impl Config {
         let fly_app = settings.fly_app_name;
         let on_fly =
             || fly_app.as_ref().map(|app| Cluster::Listed(Listing::Dns(format!("global.{app}.internal"))));
-        let cluster = settings.cluster.or_else(on_fly);
-        let keys = match settings.master_sig_key {
+        let cluster = parse("CLUSTER", "cluster", settings.cluster, cluster::cluster)?.or_else(on_fly);
+        let keys = parse("MASTER_SIG_KEY", "master-sig-key", settings.master_sig_key, values::master_keys)?;
+        let keys = match keys {
             Some(keys) => keys,
             None if cluster.is_some() => return Err(ConfigError::NoMasterKey),
             None => secret::load_or_make(&data_dir)?,
@@ -177,6 +182,16 @@ impl Config {
             None => format!("{scheme}://{name}.{}", self.tunnel_host),
         }
     }
+}
+
+fn parse<T>(
+    variable: &'static str,
+    flag: &'static str,
+    text: Option<Hidden>,
+    parser: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, ConfigError> {
+    let parsed = text.map(|Hidden(text)| parser(&text)).transpose();
+    parsed.map_err(|error| ConfigError::Hidden(variable, flag, error))
 }
 
 /// What the system lets this process use, containers' quotas included.

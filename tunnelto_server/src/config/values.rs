@@ -47,6 +47,20 @@ pub fn dns_server(text: &str) -> Result<SocketAddr, String> {
     text.parse().or(alone).map_err(|_| "expected an address such as 10.0.0.2:53".into())
 }
 
+/// What may hold a secret. It is parsed by [`super::Config`], since an error of the command line would print it.
+#[derive(Clone)]
+pub struct Hidden(pub String);
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[hidden]")
+    }
+}
+
+pub fn hidden(text: &str) -> Result<Hidden, std::convert::Infallible> {
+    Ok(Hidden(text.into()))
+}
+
 /// A number and a unit: 500ms, 10s, 2m, 1h.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();

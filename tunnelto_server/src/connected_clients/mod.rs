@@ -6,6 +6,7 @@ mod claim;
 mod clock;
 mod held;
 mod probe;
+mod record;
 
 use std::{
     sync::{
@@ -17,7 +18,6 @@ use std::{
 
 use dashmap::{DashMap, Entry, mapref::entry::OccupiedEntry};
 use tunnelto_lib::name::Label;
-use uuid::Uuid;
 
 use crate::{
     active_stream::{ConnectionId, ShardId},
@@ -30,6 +30,7 @@ pub use claim::{Claim, Farewell, Granted, Holder, Member, Order, Owner, Reason, 
 use clock::Clock;
 pub use held::{Contest, Healing, Held};
 pub use probe::any_alive;
+use record::{Record, Seated};
 
 pub struct ConnectedClients {
     names: DashMap<Label, Record>,
@@ -39,26 +40,6 @@ pub struct ConnectedClients {
     changes: Option<Mutex<Changes>>,
     lot: Arc<Lot>,
     grace: Duration,
-}
-
-struct Record {
-    owner: Owner,
-    session: Option<Uuid>,
-    pool: bool,
-    since: u64,
-    took_over: bool,
-    /// No connection of it has been granted the name for good yet.
-    pending: bool,
-    members: Vec<Seated>,
-    /// Since when there are no members.
-    away_since: Option<Instant>,
-}
-
-struct Seated {
-    member: Member,
-    joined: u64,
-    /// Its client knows that it has the name, and exchanges may go there.
-    is_ready: bool,
 }
 
 /// Where a name is.
@@ -277,6 +258,13 @@ impl ConnectedClients {
         Some(lock(self.changes.as_ref()?).news(since, goes_on, most))
     }
 
+    /// Others may believe that `name` is here: if it is not, that is news.
+    pub fn told_wrongly(&self, name: &Label) {
+        if let Entry::Vacant(vacant) = self.names.entry(name.clone()) {
+            self.removed(vacant.key());
+        }
+    }
+
     /// Whether `name` is free or `owner`'s own.
     pub fn may_belong_to(&self, name: &Label, owner: &Owner, now: Instant) -> bool {
         match self.names.get(name) {
@@ -320,58 +308,12 @@ fn lock(changes: &Mutex<Changes>) -> MutexGuard<'_, Changes> {
     changes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Record {
-    fn new(owner: Owner, session: Option<Uuid>, pool: bool, first: Seated) -> Self {
-        Self {
-            owner,
-            session,
-            pool,
-            since: first.joined,
-            took_over: false,
-            pending: true,
-            members: vec![first],
-            away_since: None,
-        }
-    }
-
-    fn is_over(&self, grace: Duration, now: Instant) -> bool {
-        self.away_since.is_some_and(|since| now.duration_since(since) >= grace)
-    }
-
-    fn dismiss(&mut self, reason: Reason, which: impl Fn(&Member) -> bool) {
-        self.members.retain(|seated| {
-            let out = which(&seated.member);
-            if out {
-                seated.member.order(Order::Leave(reason));
-            }
-            !out
-        });
-    }
-
-    fn held(&self, grace: Duration, now: Instant) -> Held {
-        let left = |since: Instant| (since + grace).saturating_duration_since(now).as_millis() as u64;
-        Held {
-            owner: self.owner.tag(),
-            session: self.session,
-            since: self.since,
-            pool: self.pool,
-            took_over: self.took_over,
-            pending: self.pending,
-            connections: self.members.iter().map(|seated| (seated.member.number, seated.joined)).collect(),
-            away_ms: match self.away_since {
-                None if self.members.iter().any(|seated| seated.is_ready) => None,
-                None => Some(grace.as_millis() as u64),
-                Some(since) => Some(left(since)),
-            },
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use tokio::sync::mpsc;
+    use uuid::Uuid;
 
     use super::*;
     use crate::gauge::Gauge;

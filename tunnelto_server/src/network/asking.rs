@@ -14,14 +14,13 @@ use tokio::time::timeout;
 
 use super::{
     peer::{Down, Peer},
-    question::{About, QUESTION_FIELD, Question, SIGNATURE_FIELD},
+    question::{QUESTION_FIELD, Question, SIGNATURE_FIELD},
 };
 use crate::{limits::MAX_PEER_ANSWER, sign::MasterKeys};
 
 pub struct Asker {
     client: Client<HttpConnector, Empty<Bytes>>,
     keys: MasterKeys,
-    instance: String,
 }
 
 /// Why there is no answer.
@@ -36,7 +35,7 @@ pub enum AskError {
 }
 
 impl Asker {
-    pub fn new(keys: MasterKeys, instance: String, connect: Duration) -> Self {
+    pub fn new(keys: MasterKeys, connect: Duration) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(connect));
         connector.set_nodelay(true);
@@ -44,18 +43,16 @@ impl Asker {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(15))
             .build(connector);
-        Self { client, keys, instance }
+        Self { client, keys }
     }
 
-    /// Asks `peer` for `path`; the answer is known to be its own.
+    /// Asks `peer`; the answer is known to be its own.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         peer: &Peer,
-        path: String,
-        about: Option<About>,
+        question: Question,
         limit: Duration,
     ) -> Result<T, AskError> {
-        let question = Question::new(path, &self.instance, about);
         let answer = timeout(limit, self.exchange(peer, &question)).await;
         let answer = answer
             .unwrap_or_else(|_| Err(AskError::Io(format!("{} did not answer in {limit:?}", peer.at).into())));

@@ -39,8 +39,15 @@ pub struct Discovered {
 pub struct Spotted {
     /// Its NET_PORT.
     pub at: SocketAddr,
-    /// What it has written down of itself, where instances do so.
-    pub introduction: Option<Introduction>,
+    pub listed: Option<Listed>,
+}
+
+/// What it has written down of itself, where instances do so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub introduction: Introduction,
+    /// So is everything that it holds.
+    pub is_complete: bool,
 }
 
 impl Default for Discovered {
@@ -70,8 +77,8 @@ impl Discovery {
     pub async fn run(self, found: watch::Sender<Discovered>) {
         loop {
             let (now, expires) = self.look().await;
-            let spotted = |at| Spotted { at, introduction: None };
-            publish(&found, now.map(|list| list.into_iter().map(spotted).collect()));
+            let spotted = |at| Spotted { at, listed: None };
+            publish(&found, now.map(|list| Some(list.into_iter().map(spotted).collect())));
             sleep(expires).await;
         }
     }
@@ -125,11 +132,11 @@ impl Discovery {
     }
 }
 
-/// Tells of what was found, or why nothing was.
-pub fn publish(found: &watch::Sender<Discovered>, now: Result<Vec<Spotted>, String>) {
+/// Tells of what was found, which is as before where it is `None`, or why nothing was.
+pub fn publish(found: &watch::Sender<Discovered>, now: Result<Option<Vec<Spotted>>, String>) {
     found.send_if_modified(|known| {
         let next = match now {
-            Ok(spotted) => Discovered { spotted, problem: None },
+            Ok(now) => Discovered { spotted: now.unwrap_or_else(|| known.spotted.clone()), problem: None },
             Err(problem) => Discovered { spotted: known.spotted.clone(), problem: Some(problem.into()) },
         };
         let is_news = *known != next;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use dashmap::DashMap;
+use rustc_hash::FxHashSet;
 use tunnelto_lib::name::Label;
 
 use super::{doubts::Doubts, peer::Peer};
@@ -72,9 +73,13 @@ impl Mirror {
         self.remove_where(|entry| Arc::ptr_eq(&entry.peer, peer) && entry.round != round)
     }
 
-    /// The instance is no more.
-    pub fn remove(&self, peer: &Arc<Peer>) -> Vec<Label> {
-        self.remove_where(|entry| Arc::ptr_eq(&entry.peer, peer))
+    /// These are no more, or what they have said does not count any more.
+    pub fn remove(&self, peers: &[Arc<Peer>]) -> Vec<Label> {
+        if peers.is_empty() {
+            return Vec::new();
+        }
+        let gone: FxHashSet<_> = peers.iter().map(Arc::as_ptr).collect();
+        self.remove_where(|entry| gone.contains(&Arc::as_ptr(&entry.peer)))
     }
 
     fn remove_where(&self, is_over: impl Fn(&Entry) -> bool) -> Vec<Label> {
@@ -181,7 +186,7 @@ mod tests {
         mirror.hear(&a, &other, Some(&held(1, 5)), 1, now);
         assert_eq!(mirror.sweep(&a, 1), [name()]);
         assert_eq!(mirror.names.len(), 1);
-        assert_eq!(mirror.remove(&a), [other]);
+        assert_eq!(mirror.remove(&[a]), [other]);
         assert!(mirror.names.is_empty());
     }
 }

@@ -27,7 +27,7 @@ pub use asking::{AskError, Asker};
 pub use lookup::{Located, LookupError};
 use peer::Peer;
 pub use peers::{Contested, Peers};
-pub use question::NameAnswer;
+pub use question::{NameAnswer, Question};
 
 use crate::{connected_clients::Held, observability::metrics::Store};
 
@@ -72,6 +72,20 @@ impl Directory {
         match self {
             Self::Alone => false,
             Self::Peers(peers) => peers.is_draining(instance),
+        }
+    }
+
+    /// `instance` has said that what it holds is not all in the store.
+    fn is_without_store(&self, instance: &str) {
+        if let Self::Peers(peers) = self {
+            peers.is_without_store(instance);
+        }
+    }
+
+    /// Others have read of `name` in the store: is what is said there of this instance true?
+    fn write_again(&self, name: &Label) {
+        if let Self::Peers(peers) = self {
+            peers.write_again(name);
         }
     }
 

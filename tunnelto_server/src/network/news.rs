@@ -40,17 +40,17 @@ pub async fn listen(peers: Arc<Peers>, mut discovered: watch::Receiver<Discovere
         }
         let now = Instant::now();
         let found = discovered.borrow_and_update().clone();
-        for gone in peers.update(&found, now) {
+        let mut out_of_date = peers.update(&found, now);
+        for gone in &out_of_date {
             tracing::info!(at = %gone.at, "an instance is gone");
-            peers.mirror.remove(&gone).iter().for_each(|name| peers.has_changed(name));
         }
         peers.forget_expired(now);
         for peer in peers.all() {
             if peers.is_indexed(&peer) {
-                // What it said of itself before is out of date from now on.
+                // It is not heard from now on.
                 if peer.heard() != Heard::default() {
                     peer.set_heard(Heard::default());
-                    peers.mirror.remove(&peer).iter().for_each(|name| peers.has_changed(name));
+                    out_of_date.push(peer);
                 }
                 continue;
             }
@@ -66,6 +66,8 @@ pub async fn listen(peers: Arc<Peers>, mut discovered: watch::Receiver<Discovere
                 peer
             });
         }
+        // All at once, since each time all names are looked at.
+        peers.mirror.remove(&out_of_date).iter().for_each(|name| peers.has_changed(name));
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{breaker::Breaker, pace::Line};
+use super::{breaker::Breaker, discovery::Listed, pace::Line};
 use crate::gauge::{Counted, Gauge};
 
 /// How an instance names itself.
@@ -43,7 +43,9 @@ struct State {
     refuses: bool,
     heard: Heard,
     complained: Option<Instant>,
-    listed: bool,
+    listed: Option<Listed>,
+    /// What it holds is not all in the store until then.
+    without_store_until: Option<Instant>,
 }
 
 /// How often an instance that answers wrongly is complained of.
@@ -93,16 +95,27 @@ impl Peer {
     }
 
     /// The store has it so, or not any more; whether it answers is another matter.
-    pub fn list(&self, introduction: Option<&Introduction>) {
+    pub fn list(&self, listed: Option<&Listed>) {
         let mut state = self.state();
-        state.listed = introduction.is_some();
-        if introduction.is_some() && state.introduced.as_ref() != introduction {
-            state.introduced = introduction.cloned();
+        if state.listed.as_ref() != listed {
+            // What it has said itself since counts more than what is listed as before.
+            if let Some(Listed { introduction, .. }) = listed {
+                state.introduced = Some(introduction.clone());
+            }
+            state.listed = listed.cloned();
         }
     }
 
-    pub fn is_listed(&self) -> bool {
-        self.state().listed
+    /// Whether the store has all that it holds, as far as it says.
+    pub fn is_in_store(&self, now: Instant) -> bool {
+        let state = self.state();
+        state.listed.as_ref().is_some_and(|listed| listed.is_complete)
+            && state.without_store_until.is_none_or(|until| until <= now)
+            && !state.breaker.is_open()
+    }
+
+    pub fn without_store(&self, until: Instant) {
+        self.state().without_store_until = Some(until);
     }
 
     /// Returns whether this is news.

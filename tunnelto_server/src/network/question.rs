@@ -30,6 +30,9 @@ pub struct Question {
     pub from: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<About>,
+    /// What the asker holds is not all in the store just now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_store: bool,
 }
 
 /// What goes with a question about a name.
@@ -89,7 +92,14 @@ pub enum Unsigned {
 
 impl Question {
     pub fn new(path: String, from: &str, about: Option<About>) -> Self {
-        Self { path, at: milliseconds(SystemTime::now()), nonce: rand::random(), from: from.into(), about }
+        Self {
+            path,
+            at: milliseconds(SystemTime::now()),
+            nonce: rand::random(),
+            from: from.into(),
+            about,
+            without_store: false,
+        }
     }
 
     pub fn seal(&self, keys: &MasterKeys) -> String {

@@ -13,7 +13,7 @@ use tunnelto_lib::name::Label;
 use warp::{Filter, Reply, filters::BoxedFilter, path::FullPath, reply::Response};
 
 use super::{
-    healing, health,
+    Directory, healing, health,
     peer::Introduction,
     question::{
         About, NameAnswer, NewsAnswer, QUESTION_FIELD, Question, SIGNATURE_FIELD, SignedName, Unsigned,
@@ -37,6 +37,7 @@ pub struct PeerServer {
 pub struct Answering {
     pub clients: Arc<ConnectedClients>,
     pub metrics: Arc<Metrics>,
+    pub directory: Directory,
     pub introduction: Introduction,
     pub keys: MasterKeys,
     pub shutdown: Shutdown,
@@ -120,6 +121,8 @@ impl Answering {
         {
             let me = &self.introduction.instance;
             healing::heal(&self.clients, &self.metrics, me, name, theirs, &question.from);
+            // The asker may have read in the store that it is held here.
+            self.directory.write_again(name);
         }
         let alive = match (&question.about, &name) {
             (Some(About::Life), Some(name)) => Some(any_alive(&self.clients.members(name)).await),
@@ -158,8 +161,12 @@ impl Answering {
 
     fn open(&self, asked: &Asked) -> Result<Question, Unsigned> {
         let sealed = asked.sealed.as_deref().ok_or(Unsigned::Missing)?;
-        let question = Question::open(&self.keys, sealed, &asked.path, SystemTime::now());
-        question.inspect_err(|why| tracing::warn!(peer = %asked.peer, %why, "question refused"))
+        let question = Question::open(&self.keys, sealed, &asked.path, SystemTime::now())
+            .inspect_err(|why| tracing::warn!(peer = %asked.peer, %why, "question refused"))?;
+        if question.without_store {
+            self.directory.is_without_store(&question.from);
+        }
+        Ok(question)
     }
 
     fn sign(&self, question: &Question, answer: &impl Serialize) -> Response {

@@ -23,11 +23,11 @@ pub use tending::tend;
 pub use writing::write_changes;
 
 use self::store::{Beat, Store};
-use super::peer::Introduction;
+use super::{discovery::Listed, peer::Introduction};
 use crate::{
     config::{Config, StoreUrl},
     connected_clients::Held,
-    limits::STORE_TIME,
+    limits::{LIST_PAUSE, STORE_TIME},
     observability::metrics::{Asked, Metrics},
     sign::{MasterKeys, Purpose},
 };
@@ -48,13 +48,19 @@ pub struct Index {
 
 #[derive(Default)]
 struct State {
-    /// `None` while the store does not answer; else from when on what it lacks does not exist.
-    trusted_from: Option<Instant>,
-    /// Whether it has answered before.
+    /// The last sign of life was answered.
+    is_up: bool,
+    /// Whether any was.
     was_up: bool,
+    /// From when on what the store lacks does not exist, as far as is known.
+    trusted_from: Option<Instant>,
     born: String,
-    /// How often everything had to be written anew.
+    /// How often the store may have lost what was written.
     losses: u64,
+    /// Not everything that is held here is written.
+    has_backlog: bool,
+    /// The others are not listed again before.
+    list_at: Option<Instant>,
 }
 
 /// What an instance writes of itself; its signature says that it is one of ours.
@@ -64,6 +70,8 @@ pub struct Registration {
     pub introduction: Introduction,
     pub ip: IpAddr,
     pub net_port: u16,
+    /// Everything that it holds is written too.
+    pub is_complete: bool,
 }
 
 /// What an instance writes of a name.
@@ -78,6 +86,12 @@ pub struct Entry {
 impl Registration {
     pub fn at(&self) -> SocketAddr {
         (self.ip, self.net_port).into()
+    }
+}
+
+impl From<Registration> for Listed {
+    fn from(registration: Registration) -> Self {
+        Self { introduction: registration.introduction, is_complete: registration.is_complete }
     }
 }
 
@@ -108,12 +122,18 @@ impl Index {
     }
 
     pub fn is_up(&self) -> bool {
-        self.state().trusted_from.is_some()
+        self.state().is_up
     }
 
-    /// Whether what it does not have does not exist.
+    /// Whether what it does not have does not exist, but for what instances say that it lacks.
     pub fn is_trusted(&self) -> bool {
         self.state().trusted_from.is_some_and(|from| from <= Instant::now())
+    }
+
+    /// Whether everything that is held here is written.
+    pub fn is_complete(&self) -> bool {
+        let state = self.state();
+        state.is_up && !state.has_backlog
     }
 
     /// The page of `name`.
@@ -199,7 +219,9 @@ impl Index {
         let result = self.in_time(asking).await;
         self.metrics.asked_store(if result.is_ok() { asked } else { Asked::Failed });
         if let Err(error) = &result {
-            self.failed(error);
+            tracing::debug!(%error, "the store does not answer as it should");
+            // A sign of life will show whether it is away.
+            self.state().trusted_from = None;
             self.kick.notify_one();
         }
         result
@@ -210,34 +232,47 @@ impl Index {
         answer.unwrap_or_else(|_| Err(StoreError(format!("no answer in {STORE_TIME:?}").into())))
     }
 
+    /// It has not answered a sign of life.
     fn failed(&self, error: &StoreError) {
-        let was_up = self.state().trusted_from.take().is_some();
-        if was_up {
+        let mut state = self.state();
+        state.trusted_from = None;
+        if std::mem::take(&mut state.is_up) {
             tracing::warn!(%error, store = %self.url, "the store is away; instances ask each other meanwhile");
         }
     }
 
-    /// The store has answered a sign of life.
+    /// It has.
     fn answered(&self, beat: &Beat) {
         let mut state = self.state();
         let now = Instant::now();
-        let was_away = state.trusted_from.is_none();
+        let was_away = !state.is_up;
         let was_emptied = state.was_up && state.born != beat.born;
-        let is_first = !state.was_up;
         // What others could not write while it was away they write now.
-        let lacking = if (was_away && !is_first) || was_emptied { self.lease } else { beat.lacking };
-        if was_away || lacking > Duration::ZERO {
+        let lacking = if (was_away && state.was_up) || was_emptied { self.lease } else { beat.lacking };
+        if state.trusted_from.is_none() || lacking > Duration::ZERO {
             state.trusted_from = state.trusted_from.max(Some(now + lacking));
         }
-        // One that comes back may have forgotten the last of what it had said that it has.
-        if !beat.was_kept || was_away {
+        if !beat.was_kept {
             state.losses += 1;
         }
-        state.was_up = true;
+        state.has_backlog |= was_away || !beat.was_kept;
+        if let Some(instances) = &beat.instances {
+            state.list_at = Some(now + LIST_PAUSE * instances.len() as u32);
+        }
+        (state.is_up, state.was_up) = (true, true);
         state.born.clone_from(&beat.born);
         drop(state);
         if was_away {
             tracing::info!(store = %self.url, "the store answers");
+        }
+    }
+
+    /// Everything is written that was held here when the store had lost something so often.
+    fn caught_up(&self, losses: u64) {
+        let mut state = self.state();
+        if state.is_up && state.losses == losses && std::mem::take(&mut state.has_backlog) {
+            // Others may rely on it from now on.
+            self.kick.notify_one();
         }
     }
 }

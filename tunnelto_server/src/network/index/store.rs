@@ -6,7 +6,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use tunnelto_lib::name::Label;
 
 use super::{etcd::Etcd, redis::Redis};
-use crate::config::StoreUrl;
+use crate::{config::StoreUrl, limits::PAGE_LIFE};
 
 pub enum Store {
     Redis(Redis),
@@ -22,7 +22,7 @@ pub struct Beat {
     pub lacking: Duration,
     /// Everything that this instance has written was still there.
     pub was_kept: bool,
-    /// What all instances have written of themselves, the latest last, if any of it is new.
+    /// What all instances have written of themselves, the latest last, if it is wanted and any of it is new.
     pub instances: Option<Vec<String>>,
 }
 
@@ -45,7 +45,9 @@ impl Store {
     pub fn new(url: &StoreUrl, lease: Duration, limit: Duration) -> Result<Self, StoreError> {
         match url {
             StoreUrl::Redis(url) => Redis::new(url, lease, limit).map(Self::Redis),
-            StoreUrl::Etcd { endpoints, user } => Ok(Self::Etcd(Etcd::new(endpoints, user.as_ref(), lease))),
+            StoreUrl::Etcd { endpoints, user } => {
+                Ok(Self::Etcd(Etcd::new(endpoints, user.as_ref(), lease, limit)))
+            }
         }
     }
 
@@ -59,11 +61,19 @@ impl Store {
         found.next().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// A sign of life of `instance`, with what others are told of it.
-    pub async fn beat(&self, instance: &str, text: &str) -> Result<Beat, StoreError> {
+    /// For how long it keeps a page that is not written again; `None` as long as there are entries on it.
+    pub fn page_life(&self) -> Option<Duration> {
         match self {
-            Self::Redis(store) => store.beat(instance, text).await,
-            Self::Etcd(store) => store.beat(instance, text).await,
+            Self::Redis(_) => Some(PAGE_LIFE),
+            Self::Etcd(_) => None,
+        }
+    }
+
+    /// A sign of life of `instance`, with what others are told of it. `lists`: what the others have written is wanted.
+    pub async fn beat(&self, instance: &str, text: &str, lists: bool) -> Result<Beat, StoreError> {
+        match self {
+            Self::Redis(store) => store.beat(instance, text, lists).await,
+            Self::Etcd(store) => store.beat(instance, text, lists).await,
         }
     }
 

@@ -1,6 +1,9 @@
 //! Keeps this instance's lease, and knows the others by what they have written of themselves.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::{
     sync::watch,
@@ -17,7 +20,7 @@ use crate::{
     observability::metrics::Asked,
 };
 
-/// Signs of life in one lease: one may be lost.
+/// Signs of life in one lease.
 const BEATS: u32 = 3;
 
 /// Never ends.
@@ -27,19 +30,19 @@ pub async fn tend(peers: Arc<Peers>, found: watch::Sender<Discovered>) {
     loop {
         let was_draining = shutdown.is_draining();
         let silence = |_| Err(StoreError("no answer to a sign of life".into()));
-        let beaten = timeout(STORE_TIME * 2, beat(&peers, index)).await.unwrap_or_else(silence);
+        // Two may fail within one lease.
+        let limit = (STORE_TIME * 2).min(index.lease / BEATS);
+        let beaten = timeout(limit, beat(&peers, index)).await.unwrap_or_else(silence);
         index.metrics.asked_store(if beaten.is_ok() { Asked::Beat } else { Asked::Failed });
         let pause = match beaten {
             Ok(listed) => {
-                if let Some(spotted) = listed {
-                    publish(&found, Ok(spotted));
-                }
+                publish(&found, Ok(listed));
                 index.lease / BEATS
             }
             Err(error) => {
                 index.failed(&error);
                 publish(&found, Err(format!("{}: {error}", index.url)));
-                STORE_AGAIN
+                STORE_AGAIN.min(index.lease / BEATS / 2)
             }
         };
         tokio::select! {
@@ -59,13 +62,13 @@ async fn beat(peers: &Peers, index: &Index) -> Result<Option<Vec<Spotted>>, Stor
         introduction: peers.introduction(),
         ip: index.own_address().await?,
         net_port: index.net_port,
+        is_complete: index.is_complete(),
     };
-    let beat = index.store.beat(&me.introduction.instance, &index.seal(&me)).await?;
+    let lists = index.state().list_at.is_none_or(|at| at <= Instant::now());
+    let beat = index.store.beat(&me.introduction.instance, &index.seal(&me), lists).await?;
     index.answered(&beat);
-    let spotted = |registration: Registration| Spotted {
-        at: registration.at(),
-        introduction: Some(registration.introduction),
-    };
+    let spotted =
+        |registration: Registration| Spotted { at: registration.at(), listed: Some(registration.into()) };
     let open = |text: String| index.open(&text).map(spotted);
     Ok(beat.instances.map(|texts| texts.into_iter().filter_map(open).collect()))
 }

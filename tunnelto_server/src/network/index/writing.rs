@@ -12,9 +12,9 @@ use tokio::{
 };
 use tunnelto_lib::name::Label;
 
-use super::{Index, StoreError, entry};
+use super::{Index, Page, StoreError, entry};
 use crate::{
-    limits::{PAGE_LIFE, QUESTION_TIME, STORE_AT_ONCE},
+    limits::{QUESTION_TIME, STORE_AT_ONCE},
     network::{peers::Peers, question::About},
 };
 
@@ -36,7 +36,7 @@ struct Told {
     since: u64,
     goes_on: bool,
     losses: u64,
-    /// Everything is written anew whether it is there or not.
+    /// Pages are written anew whether they have it or not, since the store forgets them.
     in_full: bool,
     full_at: Option<Instant>,
 }
@@ -44,8 +44,15 @@ struct Told {
 /// What became of one name.
 enum Done {
     Well,
-    /// It must be tried again.
-    NotYet,
+    /// Another holder could not be told.
+    Untold,
+}
+
+/// Names that must be tried again.
+#[derive(Default)]
+struct Again {
+    unwritten: FxHashSet<Label>,
+    untold: FxHashSet<Label>,
 }
 
 /// Never ends.
@@ -54,61 +61,84 @@ pub async fn write_changes(peers: Arc<Peers>) {
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut told = Told::default();
-    let mut again: FxHashSet<Label> = FxHashSet::default();
+    let mut again = Again::default();
     let mut again_at = Instant::now();
     loop {
         ticks.tick().await;
         if !index.is_up() {
             continue;
         }
-        told.begin_anew_if_due(index, Instant::now());
-        if again_at <= Instant::now() {
-            again_at = Instant::now() + AGAIN;
-            let names = std::mem::take(&mut again);
-            again.extend(write_all(&peers, names.into_iter().collect(), false).await);
+        let now = Instant::now();
+        told.begin_anew_if_due(index, now);
+        if again_at <= now {
+            again_at = now + AGAIN;
+            let names = again.some();
+            again.write_all(&peers, names, false).await;
         }
         let mut has_more = true;
-        while has_more {
+        while has_more && index.is_up() {
             let news = peers.setting.clients.news(told.since, told.goes_on, PART).unwrap_or_default();
-            told.goes_on = news.has_more;
-            told.since = news.next;
-            has_more = news.has_more;
-            again.extend(write_all(&peers, news.names, told.in_full).await);
+            again.write_all(&peers, news.names, told.in_full).await;
+            (told.goes_on, told.since, has_more) = (news.has_more, news.next, news.has_more);
         }
-        told.in_full = false;
+        if !has_more {
+            told.in_full = false;
+            if again.unwritten.is_empty() {
+                index.caught_up(told.losses);
+            }
+        }
     }
 }
 
 impl Told {
     fn begin_anew_if_due(&mut self, index: &Index, now: Instant) {
         let losses = index.state().losses;
-        let is_old = self.full_at.is_none_or(|at| now.duration_since(at) >= PAGE_LIFE / 3);
-        if losses != self.losses || is_old {
-            *self = Self { losses, in_full: true, full_at: Some(now), ..Self::default() };
+        let is_old = index.store.page_life().is_some_and(|life| {
+            // Not all instances at once, though they may have been started so.
+            let began =
+                *self.full_at.get_or_insert_with(|| now - life / 3 * rand::random_range(0..100) / 100);
+            now.duration_since(began) >= life / 3
+        });
+        if is_old {
+            (self.in_full, self.full_at) = (true, Some(now));
+        }
+        if is_old || losses != self.losses {
+            (self.since, self.goes_on, self.losses) = (0, false, losses);
         }
     }
 }
 
-/// Returns those that must be tried again.
-async fn write_all(peers: &Arc<Peers>, names: Vec<Label>, in_full: bool) -> Vec<Label> {
-    let mut writing = JoinSet::new();
-    let mut not_yet = Vec::new();
-    let mut names = names.into_iter();
-    loop {
-        while writing.len() < STORE_AT_ONCE
-            && let Some(name) = names.next()
-        {
-            let peers = peers.clone();
-            writing.spawn(async move {
-                let done = write(&peers, &name, in_full).await;
-                (name, done)
-            });
+impl Again {
+    /// What is tried next: not more at once than what is new, which must not wait for it.
+    fn some(&mut self) -> Vec<Label> {
+        let names: Vec<_> = self.unwritten.iter().chain(&self.untold).take(PART).cloned().collect();
+        for name in &names {
+            self.unwritten.remove(name);
+            self.untold.remove(name);
         }
-        match writing.join_next().await {
-            None => return not_yet,
-            Some(Ok((_, Ok(Done::Well)))) => {}
-            Some(Ok((name, Ok(Done::NotYet) | Err(_)))) => not_yet.push(name),
-            Some(Err(error)) => tracing::error!(%error, "writing a name down failed"),
+        names
+    }
+
+    async fn write_all(&mut self, peers: &Arc<Peers>, names: Vec<Label>, in_full: bool) {
+        let mut writing = JoinSet::new();
+        let mut names = names.into_iter();
+        loop {
+            while writing.len() < STORE_AT_ONCE
+                && let Some(name) = names.next()
+            {
+                let peers = peers.clone();
+                writing.spawn(async move {
+                    let done = write(&peers, &name, in_full).await;
+                    (name, done)
+                });
+            }
+            match writing.join_next().await {
+                None => return,
+                Some(Ok((_, Ok(Done::Well)))) => {}
+                Some(Ok((name, Ok(Done::Untold)))) => drop(self.untold.insert(name)),
+                Some(Ok((name, Err(_)))) => drop(self.unwritten.insert(name)),
+                Some(Err(error)) => tracing::error!(%error, "writing a name down failed"),
+            }
         }
     }
 }
@@ -118,30 +148,34 @@ async fn write(peers: &Arc<Peers>, name: &Label, in_full: bool) -> Result<Done, 
     let Some(index) = &peers.setting.index else { return Ok(Done::Well) };
     let me = &peers.setting.introduction;
     for _ in 0..TRIES {
+        let page = index.read(name).await?;
         let held = peers.setting.clients.held(name, Instant::now());
         if held.as_ref().is_some_and(|held| held.pending) {
             // It is written when it has won.
             return Ok(Done::Well);
         }
-        let page = index.read(name).await?;
         let is_there = page.entry(&me.instance) == held.as_ref().map(|held| entry(me, held)).as_deref();
         if !(is_there && (!in_full || held.is_none())) && !index.write(name, &page, me, held.as_ref()).await?
         {
             continue;
         }
-        return Ok(match held {
+        return match held {
             Some(held) => tell(peers, name, &page, About::Claim(held)).await,
-            None => Done::Well,
-        });
+            None => Ok(Done::Well),
+        };
     }
-    Ok(Done::NotYet)
+    Err(StoreError("others write it all the time".into()))
 }
 
 /// Tells the other holders what is held here, and hears from them what is held there, so that both know what to do if it
 /// is one too many.
-async fn tell(peers: &Arc<Peers>, name: &Label, page: &super::Page, about: About) -> Done {
+async fn tell(peers: &Arc<Peers>, name: &Label, page: &Page, about: About) -> Result<Done, StoreError> {
     let mut done = Done::Well;
-    for holder in peers.holders(page).await {
+    for holder in peers.holders(page).await? {
+        if !holder.peer.may_try(Instant::now()) {
+            done = Done::Untold;
+            continue;
+        }
         match peers.ask_name(&holder.peer, name, Some(about.clone()), QUESTION_TIME).await {
             Ok(Some(answer)) => {
                 if let Some(theirs) = answer.held {
@@ -149,8 +183,8 @@ async fn tell(peers: &Arc<Peers>, name: &Label, page: &super::Page, about: About
                 }
             }
             Ok(None) => {}
-            Err(_) => done = Done::NotYet,
+            Err(_) => done = Done::Untold,
         }
     }
-    done
+    Ok(done)
 }

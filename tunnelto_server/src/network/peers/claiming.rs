@@ -71,8 +71,15 @@ impl Peers {
         loop {
             let (peer, instance, theirs) = match answers.join_next().await {
                 Some(Ok((peer, Ok(Some(SignedName { held, introduction, .. }))))) => {
-                    written.retain(|holder| !Arc::ptr_eq(&holder.peer, &peer));
-                    let Some(held) = held else { continue };
+                    let written = written.extract_if(.., |holder| Arc::ptr_eq(&holder.peer, &peer)).last();
+                    let Some(mut held) = held else { continue };
+                    // What it has written has won; it is about to hear so.
+                    let has_won = |written: Holder| {
+                        (written.held.owner, written.held.session) == (held.owner, held.session)
+                    };
+                    if held.pending && written.is_some_and(has_won) {
+                        held.pending = false;
+                    }
                     (peer, introduction.instance, held)
                 }
                 Some(Ok((peer, Err(AskError::Refused(_))))) => {

@@ -8,7 +8,7 @@ use super::Peers;
 use crate::{
     connected_clients::Held,
     network::{
-        index::{Entry, Index, Page, StoreError},
+        index::{Entry, Index, Page, Registration, StoreError},
         peer::Peer,
     },
 };
@@ -29,14 +29,14 @@ impl Peers {
     /// `None` where there is no index, or it is away.
     pub(super) async fn indexed(&self, name: &Label) -> Option<Indexed> {
         let page = self.setting.index.as_ref()?.read(name).await.ok()?;
-        let holders = self.holders(&page).await;
+        let holders = self.holders(&page).await.ok()?;
         Some(Indexed { page, holders })
     }
 
     /// Whose entries those on the page are, this instance's left out, and those of instances that are no more.
-    pub(in crate::network) async fn holders(&self, page: &Page) -> Vec<Holder> {
+    pub(in crate::network) async fn holders(&self, page: &Page) -> Result<Vec<Holder>, StoreError> {
         let mut holders = Vec::new();
-        let Some(index) = &self.setting.index else { return holders };
+        let Some(index) = &self.setting.index else { return Ok(holders) };
         for (instance, text) in &page.entries {
             let Ok(Entry { life, held }) = serde_json::from_str(text) else {
                 tracing::warn!(instance, "what it has written of a name is not understood");
@@ -45,20 +45,23 @@ impl Peers {
             if *instance == self.setting.introduction.instance {
                 continue;
             }
-            if let Some(peer) = self.who(index, instance, life).await {
+            if let Some(peer) = self.who(index, instance, life).await? {
                 holders.push(Holder { peer, instance: instance.clone(), held });
             }
         }
-        holders
+        Ok(holders)
     }
 
-    async fn who(&self, index: &Index, instance: &str, life: u64) -> Option<Arc<Peer>> {
+    /// `None` if it is no more.
+    async fn who(&self, index: &Index, instance: &str, life: u64) -> Result<Option<Arc<Peer>>, StoreError> {
         if let Some(known) = self.listed(instance, life) {
-            return Some(known);
+            return Ok(Some(known));
         }
-        let registration = index.instance(instance).await.ok()??;
-        let is_it = registration.introduction.instance == instance && registration.introduction.life == life;
-        is_it.then(|| self.meet(registration.at(), &registration.introduction))?
+        let is_it = |registration: &Registration| {
+            registration.introduction.instance == instance && registration.introduction.life == life
+        };
+        let registration = index.instance(instance).await?.filter(is_it);
+        Ok(registration.and_then(|registration| self.meet(registration.at(), &registration.into())))
     }
 
     pub(super) async fn write(

@@ -23,18 +23,18 @@ use indexed::Holder;
 
 use super::{
     asking::{AskError, Asker},
-    discovery::{Discovered, Spotted},
+    discovery::{Discovered, Listed, Spotted},
     healing,
     index::Index,
     lookup::{Located, LookupError},
     mirror::Mirror,
     peer::{Down, Introduction, Peer},
-    question::{About, NameAnswer, SignedName},
+    question::{About, NameAnswer, Question, SignedName},
 };
 use crate::{
     connected_clients::{ConnectedClients, Held},
     gauge::Gauge,
-    limits::QUESTION_TIME,
+    limits::{QUESTION_TIME, WITHOUT_STORE},
     observability::metrics::{Metrics, Store},
     parking::Lot,
     shutdown::Shutdown,
@@ -114,7 +114,11 @@ impl Peers {
 
     /// Asked with each answer to a visitor whom that instance has brought.
     pub fn is_draining(&self, instance: &str) -> bool {
-        self.membership().peers.iter().any(|peer| peer.is_instance_draining(instance))
+        let membership = self.membership();
+        match membership.by_instance.get(instance) {
+            Some(peer) => peer.is_instance_draining(instance),
+            None => membership.peers.iter().any(|peer| peer.is_instance_draining(instance)),
+        }
     }
 
     /// Takes what discovery has found. Instances that it no longer lists stay as long as they answer: they may be
@@ -123,13 +127,15 @@ impl Peers {
         let mut membership = self.membership.write().unwrap_or_else(PoisonError::into_inner);
         let mut known: FxHashMap<_, _> =
             membership.peers.iter().map(|peer| (peer.at, peer.clone())).collect();
-        let mut peers = Vec::with_capacity(found.spotted.len());
+        // Of two instances at one address the later one is there.
+        let spotted: FxHashMap<_, _> = found.spotted.iter().map(|spotted| (spotted.at, spotted)).collect();
+        let mut peers = Vec::with_capacity(spotted.len());
         let mut by_instance = FxHashMap::default();
-        for Spotted { at, introduction } in &found.spotted {
-            let peer = known.remove(at).unwrap_or_else(|| Arc::new(Peer::new(*at)));
-            peer.list(introduction.as_ref());
-            if let Some(introduction) = introduction {
-                by_instance.insert(introduction.instance.clone(), peer.clone());
+        for (at, Spotted { listed, .. }) in spotted {
+            let peer = known.remove(&at).unwrap_or_else(|| Arc::new(Peer::new(at)));
+            peer.list(listed.as_ref());
+            if let Some(listed) = listed {
+                by_instance.insert(listed.introduction.instance.clone(), peer.clone());
             }
             peers.push(peer);
         }
@@ -145,20 +151,25 @@ impl Peers {
     }
 
     /// The index has a name by an instance that has not been listed yet. `None` where another one is known at its address.
-    fn meet(&self, at: SocketAddr, introduction: &Introduction) -> Option<Arc<Peer>> {
+    fn meet(&self, at: SocketAddr, listed: &Listed) -> Option<Arc<Peer>> {
         let mut membership = self.membership.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = membership.peers.iter().find(|peer| peer.at == at) {
-            let is_same = known.introduction().is_none_or(|known| known.instance == introduction.instance);
-            if is_same {
-                known.list(Some(introduction));
-            }
-            return is_same.then(|| known.clone());
+        let instance = &listed.introduction.instance;
+        let known = membership.peers.iter().find(|peer| peer.at == at).cloned();
+        if known
+            .as_ref()
+            .and_then(|peer| peer.introduction())
+            .is_some_and(|known| known.instance != *instance)
+        {
+            return None;
         }
-        let peer = Arc::new(Peer::new(at));
-        peer.list(Some(introduction));
         let membership = Arc::make_mut(&mut membership);
-        membership.peers.push(peer.clone());
-        membership.by_instance.insert(introduction.instance.clone(), peer.clone());
+        let peer = known.unwrap_or_else(|| {
+            let peer = Arc::new(Peer::new(at));
+            membership.peers.push(peer.clone());
+            peer
+        });
+        peer.list(Some(listed));
+        membership.by_instance.insert(instance.clone(), peer.clone());
         Some(peer)
     }
 
@@ -169,11 +180,16 @@ impl Peers {
         peer.introduction().is_some_and(is_it).then_some(peer)
     }
 
+    /// `instance` has said that what it holds is not all in the store.
+    pub(super) fn is_without_store(&self, instance: &str) {
+        if let Some(peer) = self.membership().by_instance.get(instance) {
+            peer.without_store(Instant::now() + WITHOUT_STORE);
+        }
+    }
+
     /// Whether the index can be trusted to have all that `peer` holds.
     pub(super) fn is_indexed(&self, peer: &Peer) -> bool {
-        self.setting.index.as_ref().is_some_and(Index::is_trusted)
-            && peer.is_listed()
-            && peer.down().is_none()
+        self.setting.index.as_ref().is_some_and(Index::is_trusted) && peer.is_in_store(Instant::now())
     }
 
     /// The instance `by` holds `name` as well, as `theirs` says.
@@ -242,7 +258,10 @@ impl Peers {
         about: Option<About>,
         limit: Duration,
     ) -> Result<T, AskError> {
-        let answer = self.setting.asker.ask(peer, path, about, limit).await;
+        let Setting { asker, introduction, index, .. } = &self.setting;
+        let without_store = index.as_ref().is_some_and(|index| !index.is_complete());
+        let question = Question { without_store, ..Question::new(path, &introduction.instance, about) };
+        let answer = asker.ask(peer, question, limit).await;
         self.setting.metrics.asked(answer.is_ok());
         if let Err(error) = &answer {
             let is_news = match error.down() {
@@ -267,6 +286,13 @@ impl Peers {
             Some(index) if index.is_trusted() => Store::Trusted,
             Some(index) if index.is_up() => Store::Up,
             _ => Store::Away,
+        }
+    }
+
+    /// What the store says of `name` and this instance may be wrong.
+    pub(super) fn write_again(&self, name: &Label) {
+        if self.setting.index.is_some() {
+            self.setting.clients.told_wrongly(name);
         }
     }
 

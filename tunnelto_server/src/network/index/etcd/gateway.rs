@@ -1,8 +1,8 @@
 //! etcd's JSON gateway: its gRPC interface as HTTP/1.1, with bytes in base64 and numbers as strings.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -19,6 +19,7 @@ use hyper_util::{
 };
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::{sync::Mutex, time::timeout};
 
 use super::super::store::StoreError;
 use crate::{config::Credentials, limits::MAX_PEER_ANSWER};
@@ -28,8 +29,20 @@ pub struct Gateway {
     endpoints: Vec<Authority>,
     /// Which of them is asked.
     present: AtomicUsize,
+    /// How long one of them may take.
+    limit: Duration,
     user: Option<Credentials>,
+    /// Held while one is being asked for.
     token: Mutex<Option<String>>,
+}
+
+/// Why there is no answer.
+enum Failure {
+    /// It does not come through; another endpoint may do better.
+    Silent(StoreError),
+    /// The token has ended.
+    Token(StoreError),
+    Refused(StoreError),
 }
 
 /// A key or value as the gateway wants it.
@@ -64,7 +77,8 @@ pub fn number(value: &Value) -> u64 {
 }
 
 impl Gateway {
-    pub fn new(endpoints: &[Authority], user: Option<&Credentials>) -> Self {
+    /// `limit` is how long a call may take, whatever becomes of it.
+    pub fn new(endpoints: &[Authority], user: Option<&Credentials>, limit: Duration) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         let client = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
@@ -72,6 +86,8 @@ impl Gateway {
             client,
             endpoints: endpoints.to_vec(),
             present: AtomicUsize::new(0),
+            // So that a second one has its time too.
+            limit: if endpoints.len() > 1 { limit * 2 / 5 } else { limit },
             user: user.cloned(),
             token: Mutex::default(),
         }
@@ -81,50 +97,97 @@ impl Gateway {
         &self.endpoints[self.present.load(Ordering::Relaxed) % self.endpoints.len()]
     }
 
-    /// Calls `method` with `question`. A failure makes the next call go to the next endpoint.
+    /// Calls `method` with `question`, at another endpoint where one is silent. Whatever is asked here may be asked twice.
     pub async fn ask(&self, method: &str, question: &Value) -> Result<Value, StoreError> {
-        let token = self.token().await?;
-        let result = self.post(method, question, token).await;
-        if result.is_err() {
-            self.present.fetch_add(1, Ordering::Relaxed);
+        let mut tries = self.endpoints.len();
+        let mut may_renew = true;
+        loop {
+            let present = self.present.load(Ordering::Relaxed);
+            let token = match self.token().await {
+                Ok(token) => token,
+                Err(Failure::Silent(error)) if tries > 1 => {
+                    tries -= 1;
+                    self.leave(present, &error);
+                    continue;
+                }
+                Err(Failure::Silent(error) | Failure::Token(error) | Failure::Refused(error)) => {
+                    return Err(error);
+                }
+            };
+            match self.post(method, question, token.as_deref()).await {
+                Ok(answer) => return Ok(answer),
+                Err(Failure::Silent(error)) => {
+                    tries -= 1;
+                    self.leave(present, &error);
+                    if tries == 0 {
+                        return Err(error);
+                    }
+                }
+                Err(Failure::Token(_)) if may_renew && self.user.is_some() => {
+                    may_renew = false;
+                    let mut known = self.token.lock().await;
+                    // Another call may have got a new one meanwhile.
+                    if *known == token {
+                        *known = None;
+                    }
+                }
+                Err(Failure::Token(error) | Failure::Refused(error)) => return Err(error),
+            }
         }
-        result
     }
 
-    async fn token(&self) -> Result<Option<String>, StoreError> {
+    /// The next one is asked from now on, unless another call has seen to that.
+    fn leave(&self, present: usize, error: &StoreError) {
+        let next = present.wrapping_add(1);
+        let left = self.present.compare_exchange(present, next, Ordering::Relaxed, Ordering::Relaxed);
+        if left.is_ok() && self.endpoints.len() > 1 {
+            tracing::warn!(%error, "etcd: an endpoint does not answer; asking the next");
+        }
+    }
+
+    async fn token(&self) -> Result<Option<String>, Failure> {
         let Some(Credentials { name, password }) = &self.user else { return Ok(None) };
-        let known = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if known.is_some() {
-            return Ok(known);
+        let mut known = self.token.lock().await;
+        if known.is_none() {
+            let who = json!({ "name": name, "password": password });
+            let answer = self.post("auth/authenticate", &who, None).await?;
+            *known = answer["token"].as_str().map(str::to_owned);
         }
-        let who = json!({ "name": name, "password": password });
-        let answer = self.post("auth/authenticate", &who, None).await?;
-        let token = answer["token"].as_str().map(str::to_owned);
-        self.token.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&token);
-        Ok(token)
+        Ok(known.clone())
     }
 
-    async fn post(&self, method: &str, question: &Value, token: Option<String>) -> Result<Value, StoreError> {
+    async fn post(&self, method: &str, question: &Value, token: Option<&str>) -> Result<Value, Failure> {
         let at = self.endpoint();
+        let failed = |error: &dyn std::fmt::Display| StoreError(format!("{at}: {error}").into());
         let mut request =
             Request::post(format!("http://{at}/v3/{method}")).header(CONTENT_TYPE, "application/json");
         if let Some(token) = token {
             request = request.header(AUTHORIZATION, token);
         }
-        let failed = |error: &dyn std::fmt::Display| StoreError(format!("{at}: {error}").into());
-        let request = request.body(Full::from(question.to_string())).map_err(|error| failed(&error))?;
-        let answer = self.client.request(request).await.map_err(|error| failed(&error))?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_PEER_ANSWER).collect().await;
-        let body = body.map_err(|error| failed(&error))?.to_bytes();
+        let request = request.body(Full::from(question.to_string()));
+        let request = request.map_err(|error| Failure::Refused(failed(&error)))?;
+        let exchange = async {
+            let answer = self.client.request(request).await.map_err(|error| failed(&error))?;
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), MAX_PEER_ANSWER).collect().await;
+            Ok((status, body.map_err(|error| failed(&error))?.to_bytes()))
+        };
+        let silence = |_| Err(failed(&format_args!("no answer in {:?}", self.limit)));
+        let answered = timeout(self.limit, exchange).await.unwrap_or_else(silence);
+        let (status, body) = answered.map_err(Failure::Silent)?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
         if status == StatusCode::OK && answer["error"].is_null() {
             return Ok(answer);
         }
-        // Tokens end; the next call asks for a new one.
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let words = answer["message"].as_str().or(answer["error"].as_str());
-        Err(failed(&format_args!("{status}: {}", words.unwrap_or("no answer that is understood"))))
+        let words = words.unwrap_or("no answer that is understood");
+        let error = failed(&format_args!("{status}: {words}"));
+        Err(match status {
+            StatusCode::UNAUTHORIZED => Failure::Token(error),
+            _ if words.contains("invalid auth token") => Failure::Token(error),
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Failure::Silent(error),
+            _ => Failure::Refused(error),
+        })
     }
 }
 

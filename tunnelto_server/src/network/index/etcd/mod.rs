@@ -34,13 +34,19 @@ struct State {
     lease: Option<String>,
     /// What this instance has written of itself.
     written: String,
+    born: String,
     /// When the instances were told last, and how many they were.
     listed: (u64, u64),
 }
 
 impl Etcd {
-    pub fn new(endpoints: &[Authority], user: Option<&Credentials>, lease: Duration) -> Self {
-        Self { gateway: Gateway::new(endpoints, user), lease, state: Mutex::default() }
+    pub fn new(
+        endpoints: &[Authority],
+        user: Option<&Credentials>,
+        lease: Duration,
+        limit: Duration,
+    ) -> Self {
+        Self { gateway: Gateway::new(endpoints, user, limit), lease, state: Mutex::default() }
     }
 
     /// Nothing that can panic happens under this lock.
@@ -71,7 +77,7 @@ impl Etcd {
         answer["ID"].as_str().map(str::to_owned).ok_or_else(|| StoreError("a lease without a number".into()))
     }
 
-    pub async fn beat(&self, instance: &str, written: &str) -> Result<Beat, StoreError> {
+    pub async fn beat(&self, instance: &str, written: &str, lists: bool) -> Result<Beat, StoreError> {
         let (lease, was_kept) = self.keep_alive().await?;
         let before = self.state().clone();
         if !was_kept || before.written != written {
@@ -94,8 +100,14 @@ impl Etcd {
             Some(born) => (born, self.left_of(&found(1)["kvs"][0]["lease"]).await?),
             None => (self.be_born().await?, self.lease),
         };
-        let is_news = found(2)["kvs"].is_array() || number(&found(2)["count"]) != before.listed.1;
-        let instances = if is_news { Some(self.list().await?) } else { None };
+        // Of an emptied store revisions mean nothing.
+        let is_news = before.born != born
+            || found(2)["kvs"].is_array()
+            || number(&found(2)["count"]) != before.listed.1;
+        let instances = if lists && is_news { Some(self.list().await?) } else { None };
+        if instances.is_some() {
+            self.state().born.clone_from(&born);
+        }
         Ok(Beat { born, lacking, was_kept, instances })
     }
 

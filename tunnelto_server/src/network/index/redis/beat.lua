@@ -1,7 +1,8 @@
 -- A sign of life of an instance.
 -- KEYS: mark of this store's life, its being young, the instance, all instances, their version
 -- ARGV: a mark if there is none yet, the lease in ms, the instance's name and its text, the token that it left the last
---       time, the token that it leaves now, the version of all instances that it knows, what their keys begin with
+--       time, the token that it leaves now, the version of all instances that it knows, what their keys
+--       begin with, whether they are wanted
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 local lease = tonumber(ARGV[2])
@@ -25,7 +26,7 @@ end
 -- Numbers of a former life mean nothing.
 local version = born .. ':' .. (redis.call('GET', KEYS[5]) or '0')
 local instances = {}
-if version ~= ARGV[7] then
+if ARGV[9] == '1' and version ~= ARGV[7] then
   for _, instance in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do
     local text = redis.call('HGET', ARGV[8] .. instance, 'text')
     if text then

@@ -39,12 +39,23 @@ pub struct Redis {
 #[derive(Default)]
 struct State {
     connection: Option<MultiplexedConnection>,
+    /// How many connections there have been.
+    connections: u64,
+    /// Something may be lost since the last sign of life.
+    has_lost: bool,
+    /// It throws away what nobody has used for a while.
+    evicts: bool,
     /// Until then it may lack what it had when it was started, or when the connection broke.
     lacking_until: Option<Instant>,
     /// What the last sign of life has left there.
     token: String,
     /// All instances as they were told last.
     version: String,
+}
+
+struct Connection {
+    connection: MultiplexedConnection,
+    number: u64,
 }
 
 /// born, being young in ms, was kept, version of the instances, the instances
@@ -80,11 +91,13 @@ impl Redis {
     }
 
     /// Only signs of life connect; everything else fails while there is no connection.
-    fn connection(&self) -> Result<MultiplexedConnection, StoreError> {
-        self.state().connection.clone().ok_or_else(|| StoreError("not connected".into()))
+    fn connection(&self) -> Result<Connection, StoreError> {
+        let state = self.state();
+        let connection = state.connection.clone().ok_or_else(|| StoreError("not connected".into()))?;
+        Ok(Connection { connection, number: state.connections })
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+    async fn connect(&self) -> Result<Connection, StoreError> {
         if let Ok(connection) = self.connection() {
             return Ok(connection);
         }
@@ -92,30 +105,49 @@ impl Redis {
             .set_connection_timeout(Some(self.limit))
             .set_response_timeout(Some(self.limit));
         let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        let info: InfoDict = redis::cmd("INFO").arg("server").query_async(&mut connection).await?;
+        let info: InfoDict = redis::cmd("INFO").query_async(&mut connection).await?;
         let up = Duration::from_secs(info.get("uptime_in_seconds").unwrap_or_default());
+        let policy: String = info.get("maxmemory_policy").unwrap_or_default();
+        let limit: u64 = info.get("maxmemory").unwrap_or_default();
+        let evicts = limit > 0 && policy != "noeviction";
+        if evicts {
+            tracing::warn!(
+                policy,
+                "Redis throws names away when its memory is full, so instances are asked as well; set maxmemory-policy \
+                 noeviction, or maxmemory 0"
+            );
+        }
         let mut state = self.state();
+        state.evicts = evicts;
         if let Some(left) = self.lease.checked_sub(up) {
             state.lacking_until = state.lacking_until.max(Some(Instant::now() + left));
         }
         state.connection = Some(connection.clone());
-        Ok(connection)
+        state.connections += 1;
+        Ok(Connection { connection, number: state.connections })
     }
 
-    /// Notices what happens to the connection.
-    fn heard<T>(&self, result: Result<T, RedisError>) -> Result<T, StoreError> {
+    /// Notices what happens to the connection of this number.
+    fn heard<T>(&self, number: u64, result: Result<T, RedisError>) -> Result<T, StoreError> {
         if let Err(error) = &result
             && (error.is_io_error() || error.is_unrecoverable_error() || error.is_connection_dropped())
         {
-            let mut state = self.state();
-            state.connection = None;
-            state.lacking_until = Some(Instant::now() + self.lease);
+            self.broken(number);
         }
         Ok(result?)
     }
 
-    pub async fn beat(&self, instance: &str, text: &str) -> Result<Beat, StoreError> {
-        let mut connection = self.connect().await?;
+    fn broken(&self, number: u64) {
+        let mut state = self.state();
+        // It may be another one by now.
+        if state.connections == number && state.connection.take().is_some() {
+            state.has_lost = true;
+            state.lacking_until = Some(Instant::now() + self.lease);
+        }
+    }
+
+    pub async fn beat(&self, instance: &str, text: &str, lists: bool) -> Result<Beat, StoreError> {
+        let Connection { mut connection, number } = self.connect().await?;
         let token = rand::random::<u64>().to_string();
         let (left_before, known) = {
             let state = self.state();
@@ -136,20 +168,32 @@ impl Redis {
             .arg(&token)
             .arg(&known)
             .arg(INSTANCE)
+            .arg(lists)
             .invoke_async::<Answer>(&mut connection)
             .await;
-        let (born, young_ms, was_kept, version, instances) = self.heard(beat)?;
+        if beat.is_err() {
+            // It may be one that only answers, and takes nothing.
+            self.broken(number);
+        }
+        let (born, young_ms, was_kept, version, instances) = beat?;
         let mut state = self.state();
         state.token = token;
-        let lacking =
-            state.lacking_until.map_or(Duration::ZERO, |until| until.duration_since(Instant::now()));
-        let instances = (version != state.version).then_some(instances);
-        state.version = version;
+        let until = state.lacking_until.filter(|_| !state.evicts);
+        let lacking = match until {
+            Some(until) => until.duration_since(Instant::now()),
+            None if state.evicts => self.lease,
+            None => Duration::ZERO,
+        };
+        let instances = (lists && version != state.version).then_some(instances);
+        if lists {
+            state.version = version;
+        }
+        let was_kept = was_kept && !std::mem::take(&mut state.has_lost);
         Ok(Beat { born, lacking: lacking.max(Duration::from_millis(young_ms)), was_kept, instances })
     }
 
     pub async fn leave(&self, instance: &str) -> Result<(), StoreError> {
-        let mut connection = self.connection()?;
+        let Connection { mut connection, number } = self.connection()?;
         let left = self
             .leave
             .key(format!("{INSTANCE}{instance}"))
@@ -158,36 +202,36 @@ impl Redis {
             .arg(instance)
             .invoke_async(&mut connection)
             .await;
-        self.heard(left)
+        self.heard(number, left)
     }
 
     pub async fn list(&self) -> Result<Vec<String>, StoreError> {
-        let mut connection = self.connect().await?;
+        let Connection { mut connection, number } = self.connect().await?;
         let instances: Result<Vec<String>, _> =
             redis::cmd("ZRANGE").arg(INSTANCES).arg(0).arg(-1).query_async(&mut connection).await;
         let mut all = Vec::new();
-        for instance in self.heard(instances)? {
+        for instance in self.heard(number, instances)? {
             all.extend(self.instance(&instance).await?);
         }
         Ok(all)
     }
 
     pub async fn instance(&self, instance: &str) -> Result<Option<String>, StoreError> {
-        let mut connection = self.connection()?;
+        let Connection { mut connection, number } = self.connection()?;
         let mut get = redis::cmd("HGET");
         let text = get.arg(format!("{INSTANCE}{instance}")).arg("text").query_async(&mut connection).await;
-        self.heard(text)
+        self.heard(number, text)
     }
 
     pub async fn read(&self, name: &Label) -> Result<Page, StoreError> {
-        let mut connection = self.connection()?;
+        let Connection { mut connection, number } = self.connection()?;
         let read = pipe()
             .atomic()
             .get(BORN)
             .hgetall(format!("{NAME}{name}"))
             .query_async::<(Option<String>, Vec<(String, String)>)>(&mut connection)
             .await;
-        let (born, fields) = self.heard(read)?;
+        let (born, fields) = self.heard(number, read)?;
         let mut page = Page { born, ..Page::default() };
         for (field, text) in fields {
             match field.strip_prefix(BY) {
@@ -205,7 +249,7 @@ impl Redis {
         instance: &str,
         entry: Option<&str>,
     ) -> Result<bool, StoreError> {
-        let mut connection = self.connection()?;
+        let Connection { mut connection, number } = self.connection()?;
         let written = self
             .write
             .key(format!("{NAME}{name}"))
@@ -218,7 +262,7 @@ impl Redis {
             .arg(INSTANCE)
             .invoke_async(&mut connection)
             .await;
-        self.heard(written)
+        self.heard(number, written)
     }
 }
 
