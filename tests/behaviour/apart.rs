@@ -42,10 +42,7 @@ async fn knows(server: &Server, others: usize) {
 
 /// Answers with its own name, on `host`.
 fn named(host: &Host, name: &'static str) -> Origin {
-    Origin::on(host.listen("127.0.0.1:0"), move |mut connection, _| async move {
-        connection.answer("200 OK", name.as_bytes()).await;
-        Some(connection)
-    })
+    Origin::named_on(host.listen("127.0.0.1:0"), name)
 }
 
 /// Answers with what it was sent.

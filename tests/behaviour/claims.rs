@@ -22,19 +22,10 @@ fn client(cluster: &Cluster, at: usize, origin: &Origin, arguments: &[&str]) -> 
     Client::start(&cluster.servers[at], &[&[&*target, "-s", "web"][..], arguments].concat())
 }
 
-/// Answers with its own name.
-async fn named(name: &'static str) -> Origin {
-    Origin::start(move |mut connection, _| async move {
-        connection.answer("200 OK", name.as_bytes()).await;
-        Some(connection)
-    })
-    .await
-}
-
 #[tokio::test]
 async fn another_owner_is_refused_on_every_instance() {
     let cluster = Cluster::start(3).await;
-    let origin = named("ann").await;
+    let origin = Origin::named("ann").await;
     let ann = client(&cluster, 0, &origin, &["-k", "ann"]);
     ann.url().await;
     for at in 0..3 {
@@ -64,7 +55,8 @@ async fn of_two_that_claim_at_once_on_two_instances_one_gets_the_name() {
 #[tokio::test]
 async fn the_owners_other_client_gets_the_name_by_takeover_or_when_the_first_is_silent() {
     let cluster = Cluster::start(2).await;
-    let (one, two, three) = (named("one").await, named("two").await, named("three").await);
+    let (one, two, three) =
+        (Origin::named("one").await, Origin::named("two").await, Origin::named("three").await);
     let mut first = client(&cluster, 0, &one, &["-k", "ann"]);
     first.url().await;
     let mut second = client(&cluster, 1, &two, &["-k", "ann"]);
@@ -86,7 +78,7 @@ async fn the_owners_other_client_gets_the_name_by_takeover_or_when_the_first_is_
 #[tokio::test]
 async fn pools_share_a_name_over_instances() {
     let cluster = Cluster::start(3).await;
-    let (one, two) = (named("one").await, named("two").await);
+    let (one, two) = (Origin::named("one").await, Origin::named("two").await);
     let mut first = client(&cluster, 0, &one, &["-k", "ann", "--pool"]);
     let second = client(&cluster, 1, &two, &["-k", "ann", "--pool"]);
     first.url().await;
@@ -103,7 +95,7 @@ async fn pools_share_a_name_over_instances() {
 #[tokio::test]
 async fn a_pool_member_whose_service_is_down_is_skipped() {
     let cluster = Cluster::start(2).await;
-    let up = named("up").await;
+    let up = Origin::named("up").await;
     let arguments = ["-k", "ann", "--pool"];
     let down = Client::start(&cluster.servers[0], &[&["127.0.0.1:1", "-s", "web"][..], &arguments].concat());
     down.url().await;
@@ -127,7 +119,7 @@ async fn a_pool_member_whose_service_is_down_is_skipped() {
 #[tokio::test]
 async fn instances_that_meet_again_agree_on_the_older_owner() {
     let cluster = Apart::start().await;
-    let (one, two) = (named("ann").await, named("bob").await);
+    let (one, two) = (Origin::named("ann").await, Origin::named("bob").await);
     let ann = Client::start(&cluster.first, &[&one.target(), "-s", "web", "-k", "ann"]);
     ann.url().await;
     let mut bob = Client::start(&cluster.second, &[&two.target(), "-s", "web", "-k", "bob"]);
@@ -236,7 +228,7 @@ async fn a_client_that_leaves_on_purpose_frees_its_name_everywhere_at_once() {
 #[tokio::test]
 async fn a_name_that_was_given_away_while_its_instance_was_silent_goes_back() {
     let cluster = Cluster::start(2).await;
-    let (one, two) = (named("ann").await, named("bob").await);
+    let (one, two) = (Origin::named("ann").await, Origin::named("bob").await);
     let ann = client(&cluster, 0, &one, &["-k", "ann"]);
     ann.url().await;
     assert_eq!(text(&cluster.servers[1], "/").await, "ann", "both know of it");

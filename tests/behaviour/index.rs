@@ -94,15 +94,6 @@ fn client(server: &Server, origin: &Origin, arguments: &[&str]) -> Client {
     Client::start(server, &[&[&*target, "-s", "web"][..], arguments].concat())
 }
 
-/// Answers with its own name.
-async fn named(name: &'static str) -> Origin {
-    Origin::start(move |mut connection, _| async move {
-        connection.answer("200 OK", name.as_bytes()).await;
-        Some(connection)
-    })
-    .await
-}
-
 async fn a_name_is_found_by_one_question_to_the_store(kind: Kind) {
     let Some(store) = Store::start(kind).await else { return };
     let servers = start(&store, 3).await;
@@ -166,7 +157,7 @@ async fn an_owner_keeps_the_name_and_another_is_refused(kind: Kind) {
     let Some(store) = Store::start(kind).await else { return };
     let servers = start(&store, 3).await;
     is_trusted(&servers).await;
-    let (one, two) = (named("one").await, named("two").await);
+    let (one, two) = (Origin::named("one").await, Origin::named("two").await);
     let ann = client(&servers[0], &one, &["-k", "ann"]);
     ann.url().await;
     for server in &servers {
@@ -265,7 +256,7 @@ async fn what_a_dead_instance_held_is_free_again(kind: Kind) {
     let Some(store) = Store::start(kind).await else { return };
     let mut servers = start(&store, 2).await;
     is_trusted(&servers).await;
-    let origin = named("ann").await;
+    let origin = Origin::named("ann").await;
     let ann = client(&servers[1], &origin, &["-k", "ann"]);
     ann.url().await;
     let other = Client::start(&servers[0], &[&origin.target(), "-s", "web", "-k", "bob"]);
@@ -275,7 +266,7 @@ async fn what_a_dead_instance_held_is_free_again(kind: Kind) {
     ann.process.signal("KILL");
     servers[1].process.signal("KILL");
     servers[1].process.exit().await;
-    let bobs = named("bob").await;
+    let bobs = Origin::named("bob").await;
     let bob = client(&servers[0], &bobs, &["-k", "bob"]);
     bob.url().await;
     assert_eq!(get(servers[0].visitors, "web", "/").await.text(), "bob");
@@ -288,7 +279,7 @@ async fn names_that_were_taken_without_the_store_have_one_owner_when_it_is_back(
     store.kill().await;
     let first = indexed(0, store.setting()).start().await;
     let second = indexed(1, store.setting()).start().await;
-    let (one, two) = (named("one").await, named("two").await);
+    let (one, two) = (Origin::named("one").await, Origin::named("two").await);
     let ann = client(&first, &one, &["-k", "ann"]);
     ann.url().await;
     let mut bob = client(&second, &two, &["-k", "bob"]);
@@ -364,7 +355,7 @@ async fn what_is_in_redis_without_our_signature_does_not_count() {
     let entry = r#"{"life":1,"owner":1,"since":1,"connections":[[0,1]]}"#;
     store.ask(&["HSET", "tunnelto:name:web", "by:evil", entry, "version", "1"]).await;
     assert_eq!(get(servers[0].visitors, "web", "/").await.status, 404);
-    let origin = named("ann").await;
+    let origin = Origin::named("ann").await;
     let ann = client(&servers[0], &origin, &[]);
     ann.url().await;
     assert_eq!(get(servers[1].visitors, "web", "/").await.text(), "ann");
@@ -375,7 +366,7 @@ async fn redis_that_comes_back_with_what_it_had_long_ago_leaves_no_name_stuck() 
     let Some(store) = Store::start(Kind::Redis).await else { return };
     let servers = start(&store, 2).await;
     is_trusted(&servers).await;
-    let (one, two) = (named("one").await, named("two").await);
+    let (one, two) = (Origin::named("one").await, Origin::named("two").await);
     let mut ann = client(&servers[0], &one, &["-k", "ann"]);
     ann.url().await;
     store.ask(&["SAVE"]).await;
@@ -407,7 +398,7 @@ async fn redis_that_comes_back_with_what_it_had_long_ago_leaves_no_name_stuck() 
 /// `servers` find each other through the store, and say nothing of its password.
 async fn works_without_a_word_of(servers: &[Server], secret: &str) {
     is_trusted(servers).await;
-    let origin = named("ann").await;
+    let origin = Origin::named("ann").await;
     let ann = client(&servers[0], &origin, &[]);
     ann.url().await;
     assert_eq!(get(servers[1].visitors, "web", "/").await.text(), "ann");
@@ -466,7 +457,7 @@ async fn an_entry_that_nobody_stands_by_holds_up_no_claim_and_goes() {
     let Some(store) = Store::start(Kind::Redis).await else { return };
     let servers = start(&store, 2).await;
     is_trusted(&servers).await;
-    let origin = named("ann").await;
+    let origin = Origin::named("ann").await;
     let ann = client(&servers[0], &origin, &["-k", "ann"]);
     ann.url().await;
     let entry = async || store.ask(&["HGET", "tunnelto:name:web", "by:instance-0"]).await.trim().to_owned();
@@ -498,7 +489,7 @@ async fn redis_that_throws_names_away_is_not_trusted() {
         })
         .await;
     }
-    let origin = named("ann").await;
+    let origin = Origin::named("ann").await;
     let ann = client(&servers[0], &origin, &[]);
     ann.url().await;
     let before = questions(&servers).await;
@@ -516,7 +507,7 @@ async fn an_endpoint_of_etcd_that_is_silent_is_left_for_the_next() {
     let setting = format!("etcd://{},{}", silent.local_addr().unwrap(), store.at);
     let servers = start_at(&setting, 2).await;
     is_trusted(&servers).await;
-    let origin = named("ann").await;
+    let origin = Origin::named("ann").await;
     let ann = client(&servers[0], &origin, &[]);
     ann.url().await;
     assert_eq!(get(servers[1].visitors, "web", "/").await.text(), "ann");

@@ -47,6 +47,19 @@ impl Origin {
         .await
     }
 
+    /// Answers every request with its own name.
+    pub async fn named(name: &'static str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        Self::named_on(listener, name)
+    }
+
+    pub fn named_on(listener: TcpListener, name: &'static str) -> Self {
+        Self::on(listener, move |mut connection, _| async move {
+            connection.answer("200 OK", name.as_bytes()).await;
+            Some(connection)
+        })
+    }
+
     /// Hands each request to `script`, which gives the connection back to keep it.
     pub async fn start<F>(script: impl Fn(Connection, Request) -> F + Send + Sync + 'static) -> Self
     where

@@ -16,18 +16,12 @@ use std::{
 };
 
 use clap::Parser;
-use tokio::{
-    net::TcpListener,
-    runtime::LocalRuntime,
-    sync::{mpsc, watch},
-    task::spawn_local,
-    time::sleep,
-};
+use tokio::{net::TcpListener, runtime::LocalRuntime, sync::watch, task::spawn_local, time::sleep};
 use tunnelto_lib::name::Label;
 use tunnelto_server::{
     active_stream::ShardId,
     config::{Config, Endpoint, Listing, StoreUrl, cli::Cli},
-    connected_clients::{Claim, ConnectedClients, Holder, Member, Order, Owner, Verdict},
+    connected_clients::{Claim, ConnectedClients, Holder, Member, Orders, Owner, Verdict},
     gauge::Gauge,
     network::{
         Asker, Contested, Directory, Located, Peers,
@@ -63,7 +57,7 @@ struct Instance {
     clients: Arc<ConnectedClients>,
     directory: Directory,
     metrics: Arc<Metrics>,
-    orders: mpsc::Sender<Order>,
+    orders: Orders,
 }
 
 /// What the process has used so far.
@@ -165,7 +159,7 @@ fn instance(number: usize, listener: TcpListener, kind: &str, list: &[Endpoint])
         }
     });
     // Nobody reads them.
-    let (orders, _) = mpsc::channel(1);
+    let (orders, _) = Orders::new();
     Instance { clients, directory, metrics, orders }
 }
 

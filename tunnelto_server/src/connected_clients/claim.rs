@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tokio::sync::{
-    mpsc::{self, error::TrySendError},
-    oneshot,
-};
 use tunnelto_lib::name::Label;
 use uuid::Uuid;
 
+use super::Orders;
 use crate::{active_stream::ConnectionId, gauge::Gauge};
 
 /// Whoever a key belongs to; several keys may be one owner's. A client without a key is an owner of its own.
@@ -25,26 +22,7 @@ pub struct Member {
     /// Which of its session's connections it is.
     pub number: u16,
     pub client_id: Arc<str>,
-    pub orders: mpsc::Sender<Order>,
-}
-
-/// What a connection's session is asked to do.
-#[derive(Debug)]
-pub enum Order {
-    /// Ping the client; answer when it shows life.
-    Probe(oneshot::Sender<()>),
-    /// Another connection has taken the name's place.
-    Leave(Reason),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// The same client is connected anew.
-    Replaced,
-    /// Another session of the owner has the name now.
-    TakenOver,
-    /// Another owner had the name first, on another instance.
-    LostClaim,
+    pub orders: Orders,
 }
 
 /// A claim on a name, from a client that has proved who it is.
@@ -104,14 +82,5 @@ impl Owner {
 impl Holder {
     pub fn is_silent(&self, connection: ConnectionId) -> bool {
         matches!(self, Self::Silent(connections) if connections.contains(&connection))
-    }
-}
-
-impl Member {
-    /// A session that has its hands full is busy with earlier orders, which end it as well.
-    pub fn order(&self, order: Order) {
-        if let Err(TrySendError::Full(order)) = self.orders.try_send(order) {
-            tracing::debug!(?order, "order dropped: session has its queue full");
-        }
     }
 }

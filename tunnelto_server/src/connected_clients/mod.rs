@@ -5,6 +5,7 @@ mod changes;
 mod claim;
 mod clock;
 mod held;
+mod orders;
 mod probe;
 mod record;
 
@@ -26,9 +27,10 @@ use crate::{
 };
 use changes::Changes;
 pub use changes::News;
-pub use claim::{Claim, Farewell, Granted, Holder, Member, Order, Owner, Reason, Verdict};
+pub use claim::{Claim, Farewell, Granted, Holder, Member, Owner, Verdict};
 use clock::Clock;
 pub use held::{Contest, Healing, Held};
+pub use orders::{Order, Orders, Reason};
 pub use probe::any_alive;
 use record::{Record, Seated};
 
@@ -326,13 +328,13 @@ mod tests {
     }
 
     fn client(clients: &ConnectedClients, owner: &str, session: Option<u128>) -> Client {
-        let (sender, orders) = mpsc::channel(4);
+        let (way, orders) = Orders::new();
         let member = Member {
             connection: clients.next_id(ShardId(0)),
             load: Gauge::default(),
             number: 0,
             client_id: "id".into(),
-            orders: sender,
+            orders: way,
         };
         let claim = Claim {
             name: Label::parse("web").unwrap(),

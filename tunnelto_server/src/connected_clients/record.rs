@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::{Held, Member, Order, Owner, Reason};
+use super::{Held, Member, Owner, Reason};
 
 pub struct Record {
     pub owner: Owner,
@@ -48,7 +48,7 @@ impl Record {
         self.members.retain(|seated| {
             let out = which(&seated.member);
             if out {
-                seated.member.order(Order::Leave(reason));
+                seated.member.orders.leave(reason);
             }
             !out
         });

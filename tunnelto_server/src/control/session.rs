@@ -26,7 +26,7 @@ use crate::{
     active_stream::{Connection, ConnectionId},
     auth::Prover,
     config::Config,
-    connected_clients::{ConnectedClients, Farewell, Order, Reason},
+    connected_clients::{ConnectedClients, Farewell, Order, Orders, Reason},
     gauge::Gauge,
     limits::{
         HELLO_TIME, IDLE_STREAM, LAST_LOOK, PROBE_LOOK, PROTOCOL_1_FINISH, PROTOCOL_1_STREAMS, REPLACED_LIFE,
@@ -49,9 +49,6 @@ pub struct Lobby {
     pub visitor_port: u16,
 }
 
-/// Orders that wait for a session. More than one is rare.
-const ORDERS: usize = 8;
-
 /// Serves one upgraded connection to its end.
 pub async fn run(lobby: &Lobby, socket: std::net::TcpStream, first: Bytes) {
     prepare(&socket);
@@ -66,7 +63,7 @@ pub async fn run(lobby: &Lobby, socket: std::net::TcpStream, first: Bytes) {
         Err(_) => return tracing::debug!("no hello in time"),
     };
     let protocol = hello.negotiated();
-    let (orders, inbox) = mpsc::channel(ORDERS);
+    let (orders, inbox) = Orders::new();
     let seat = Seat { connection: id, load: load.clone(), orders };
     let names = Names { clients: &lobby.clients, directory: &lobby.directory };
     let welcomed = match welcome(&hello, &lobby.prover, &names, &seat).await {

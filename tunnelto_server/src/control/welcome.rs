@@ -5,7 +5,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use tokio::{sync::mpsc, time::sleep};
+use tokio::time::sleep;
 use tunnelto_lib::{
     hello::{ClientHello, Kind, Refusal, ServerHello},
     name::Label,
@@ -15,7 +15,7 @@ use crate::{
     active_stream::ConnectionId,
     auth::{Proved, Prover, Refused, Wish},
     connected_clients::{
-        Claim, ConnectedClients, Farewell, Holder, Member, Order, Owner, Verdict, any_alive,
+        Claim, ConnectedClients, Farewell, Holder, Member, Orders, Owner, Verdict, any_alive,
     },
     gauge::Gauge,
     limits::{UNDECIDED, UNDECIDED_LOOK},
@@ -36,7 +36,7 @@ pub struct Welcomed {
 pub struct Seat {
     pub connection: ConnectionId,
     pub load: Gauge,
-    pub orders: mpsc::Sender<Order>,
+    pub orders: Orders,
 }
 
 /// Made-up names that are tried before giving up; each has 50 random bits.

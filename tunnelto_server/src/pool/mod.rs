@@ -147,7 +147,7 @@ fn pick<'m>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gauge::Gauge;
+    use crate::{connected_clients::Orders, gauge::Gauge};
 
     fn member(shard: usize, number: u64) -> Member {
         Member {
@@ -155,7 +155,7 @@ mod tests {
             load: Gauge::default(),
             number: 0,
             client_id: "id".into(),
-            orders: tokio::sync::mpsc::channel(1).0,
+            orders: Orders::new().0,
         }
     }
 
