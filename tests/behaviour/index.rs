@@ -1,7 +1,7 @@
 //! Names written down in a store: any instance finds them by one question, and goes on without the store when that is
 //! away, slow or has forgotten everything.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use tests::{
     client::Client,
@@ -46,7 +46,10 @@ with_each_store!(
     names_that_were_taken_without_the_store_have_one_owner_when_it_is_back,
     a_client_that_moves_takes_its_name_along,
     an_instance_that_stops_takes_itself_out,
+    an_instance_that_was_frozen_for_longer_than_its_lease_is_found_again,
 );
+
+const LEASE: Duration = Duration::from_secs(3);
 
 /// With a short lease, since tests wait for its end.
 fn indexed(number: usize, setting: String) -> Starting {
@@ -79,6 +82,17 @@ async fn is_trusted(servers: &[Server]) {
     }
 }
 
+/// Nobody is asked any more.
+async fn relies_on_the_store(servers: &[Server]) {
+    is_trusted(servers).await;
+    eventually("instances ask nobody but the store", || async {
+        let before = questions(servers).await;
+        tokio::time::sleep(LEASE / 2).await;
+        questions(servers).await == before
+    })
+    .await;
+}
+
 async fn questions(servers: &[Server]) -> f64 {
     let mut all = 0.0;
     for server in servers {
@@ -108,6 +122,7 @@ async fn a_name_is_found_by_one_question_to_the_store(kind: Kind) {
         assert_eq!(answer.text(), "GET /found ", "through {}", server.visitors);
         assert_eq!(get(server.visitors, "nobody", "/").await.status, 404);
     }
+    relies_on_the_store(&servers).await;
     let before = questions(&servers).await;
     for round in 0..20 {
         for server in &servers {
@@ -343,6 +358,53 @@ async fn an_instance_that_stops_takes_itself_out(kind: Kind) {
     }
 }
 
+async fn an_instance_that_was_frozen_for_longer_than_its_lease_is_found_again(kind: Kind) {
+    let Some(store) = Store::start(kind).await else { return };
+    let servers = start(&store, 2).await;
+    is_trusted(&servers).await;
+    let origin = Origin::named("ann").await;
+    let ann = client(&servers[1], &origin, &["-k", "ann"]);
+    ann.url().await;
+    let door = servers[0].visitors;
+    assert_eq!(get(door, "web", "/").await.text(), "ann");
+    servers[1].process.signal("STOP");
+    tokio::time::sleep(2 * LEASE).await;
+    servers[1].process.signal("CONT");
+    // It may not be reached yet, but it is not said to be nowhere.
+    let mut answered = 0;
+    while answered < 100 {
+        let answer = get(door, "web", "/").await;
+        assert!([200, 502, 503].contains(&answer.status), "{} {}", answer.status, answer.text());
+        answered = if answer.status == 200 { answered + 1 } else { 0 };
+    }
+    is_trusted(&servers).await;
+    assert_eq!(get(door, "web", "/").await.text(), "ann");
+}
+
+#[tokio::test]
+async fn a_name_that_cannot_be_written_down_is_found_all_the_same() {
+    let Some(store) = Store::start(Kind::Redis).await else { return };
+    let servers = start(&store, 2).await;
+    is_trusted(&servers).await;
+    // A page of another kind, which no command for pages takes.
+    store.ask(&["SET", "tunnelto:name:web", "something else"]).await;
+    let origin = Origin::named("ann").await;
+    let ann = client(&servers[0], &origin, &["-k", "ann"]);
+    ann.url().await;
+    for _ in 0..50 {
+        assert_eq!(get(servers[1].visitors, "web", "/").await.text(), "ann");
+    }
+    let mut bob = client(&servers[1], &origin, &["-k", "bob"]);
+    assert_eq!(bob.process.exit().await, 4);
+    store.ask(&["DEL", "tunnelto:name:web"]).await;
+    eventually("it is written down", || async {
+        store.ask(&["HKEYS", "tunnelto:name:web"]).await.contains("by:instance-0")
+    })
+    .await;
+    is_trusted(&servers).await;
+    assert_eq!(get(servers[1].visitors, "web", "/").await.text(), "ann");
+}
+
 #[tokio::test]
 async fn what_is_in_redis_without_our_signature_does_not_count() {
     let Some(store) = Store::start(Kind::Redis).await else { return };
@@ -492,6 +554,8 @@ async fn redis_that_throws_names_away_is_not_trusted() {
     let origin = Origin::named("ann").await;
     let ann = client(&servers[0], &origin, &[]);
     ann.url().await;
+    // Any other store is trusted by then.
+    tokio::time::sleep(2 * LEASE).await;
     let before = questions(&servers).await;
     eventually("instances ask each other", || async { questions(&servers).await > before }).await;
     store.ask(&["DEL", "tunnelto:name:web"]).await;

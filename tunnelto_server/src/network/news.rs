@@ -26,10 +26,11 @@ pub async fn listen(peers: Arc<Peers>, mut discovered: watch::Receiver<Discovere
     let mut asking = JoinSet::new();
     let mut busy: Vec<Arc<Peer>> = Vec::new();
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            changed = discovered.changed() => if changed.is_err() {
-                return;
+        let was_told = tokio::select! {
+            _ = ticks.tick() => false,
+            changed = discovered.changed() => match changed {
+                Ok(()) => true,
+                Err(_) => return,
             },
             Some(done) = asking.join_next(), if !asking.is_empty() => {
                 if let Ok(done) = done {
@@ -37,10 +38,12 @@ pub async fn listen(peers: Arc<Peers>, mut discovered: watch::Receiver<Discovere
                 }
                 continue;
             }
-        }
+        };
         let now = Instant::now();
-        let found = discovered.borrow_and_update().clone();
-        let mut out_of_date = peers.update(&found, now);
+        let found = discovered.borrow_and_update();
+        let is_new = was_told || found.has_changed();
+        let found = found.clone();
+        let mut out_of_date = peers.update(&found, is_new, now);
         for gone in &out_of_date {
             tracing::info!(at = %gone.at, "an instance is gone");
         }

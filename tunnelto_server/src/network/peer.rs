@@ -106,6 +106,11 @@ impl Peer {
         }
     }
 
+    /// Its id, if the store lists it.
+    pub fn listed_instance(&self) -> Option<String> {
+        self.state().listed.as_ref().map(|listed| listed.introduction.instance.clone())
+    }
+
     /// Whether the store has all that it holds, as far as it says.
     pub fn is_in_store(&self, now: Instant) -> bool {
         let state = self.state();

@@ -33,6 +33,9 @@ pub struct Question {
     /// What the asker holds is not all in the store just now.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_store: bool,
+    /// The asker relies on the store, so it asks whom it has read of there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_store: bool,
 }
 
 /// What goes with a question about a name.
@@ -99,6 +102,7 @@ impl Question {
             from: from.into(),
             about,
             without_store: false,
+            by_store: false,
         }
     }
 

@@ -121,8 +121,9 @@ impl Answering {
         {
             let me = &self.introduction.instance;
             healing::heal(&self.clients, &self.metrics, me, name, theirs, &question.from);
-            // The asker may have read in the store that it is held here.
-            self.directory.write_again(name);
+            if question.by_store {
+                self.directory.write_again(name);
+            }
         }
         let alive = match (&question.about, &name) {
             (Some(About::Life), Some(name)) => Some(any_alive(&self.clients.members(name)).await),

@@ -22,7 +22,7 @@ pub use store::{Page, StoreError};
 pub use tending::tend;
 pub use writing::write_changes;
 
-use self::store::{Beat, Store};
+use self::store::{Beat, Store, Words};
 use super::{discovery::Listed, peer::Introduction};
 use crate::{
     config::{Config, StoreUrl},
@@ -42,8 +42,10 @@ pub struct Index {
     net_port: u16,
     lease: Duration,
     state: Mutex<State>,
-    /// The store must be looked after now.
+    /// Others must be told something now.
     kick: Notify,
+    /// The store must be looked after, but not all the time.
+    doubt: Notify,
 }
 
 #[derive(Default)]
@@ -54,6 +56,8 @@ struct State {
     was_up: bool,
     /// From when on what the store lacks does not exist, as far as is known.
     trusted_from: Option<Instant>,
+    /// Something it was asked has failed; the next sign of life shows what that means.
+    is_doubted: bool,
     born: String,
     /// How often the store may have lost what was written.
     losses: u64,
@@ -71,6 +75,7 @@ pub struct Registration {
     pub ip: IpAddr,
     pub net_port: u16,
     /// Everything that it holds is written too.
+    #[serde(default)]
     pub is_complete: bool,
 }
 
@@ -113,6 +118,7 @@ impl Index {
             net_port,
             state: Mutex::default(),
             kick: Notify::new(),
+            doubt: Notify::new(),
         })
     }
 
@@ -127,13 +133,14 @@ impl Index {
 
     /// Whether what it does not have does not exist, but for what instances say that it lacks.
     pub fn is_trusted(&self) -> bool {
-        self.state().trusted_from.is_some_and(|from| from <= Instant::now())
+        let state = self.state();
+        !state.is_doubted && state.trusted_from.is_some_and(|from| from <= Instant::now())
     }
 
-    /// Whether everything that is held here is written.
+    /// Whether everything that is held here is written, as far as is known.
     pub fn is_complete(&self) -> bool {
         let state = self.state();
-        state.is_up && !state.has_backlog
+        state.is_up && !state.is_doubted && !state.has_backlog
     }
 
     /// The page of `name`.
@@ -194,8 +201,10 @@ impl Index {
         from.await.map(|at| at.ip()).map_err(|error| StoreError(error.to_string().into()))
     }
 
-    fn seal(&self, registration: &Registration) -> String {
-        self.keys.seal(Purpose::Registration, registration)
+    /// `me` as it is written.
+    fn words(&self, me: &Registration) -> Words {
+        let seal = |registration: &Registration| self.keys.seal(Purpose::Registration, registration);
+        Words { if_kept: seal(me), if_lost: seal(&Registration { is_complete: false, ..me.clone() }) }
     }
 
     fn open(&self, text: &str) -> Option<Registration> {
@@ -220,9 +229,8 @@ impl Index {
         self.metrics.asked_store(if result.is_ok() { asked } else { Asked::Failed });
         if let Err(error) = &result {
             tracing::debug!(%error, "the store does not answer as it should");
-            // A sign of life will show whether it is away.
-            self.state().trusted_from = None;
-            self.kick.notify_one();
+            self.state().is_doubted = true;
+            self.doubt.notify_one();
         }
         result
     }
@@ -255,7 +263,10 @@ impl Index {
         if !beat.was_kept {
             state.losses += 1;
         }
-        state.has_backlog |= was_away || !beat.was_kept;
+        if (was_away || !beat.was_kept) && !std::mem::replace(&mut state.has_backlog, true) {
+            self.kick.notify_one();
+        }
+        state.is_doubted = false;
         if let Some(instances) = &beat.instances {
             state.list_at = Some(now + LIST_PAUSE * instances.len() as u32);
         }
@@ -264,6 +275,13 @@ impl Index {
         drop(state);
         if was_away {
             tracing::info!(store = %self.url, "the store answers");
+        }
+    }
+
+    /// Something that is held here cannot be written just now.
+    fn fell_behind(&self) {
+        if !std::mem::replace(&mut self.state().has_backlog, true) {
+            self.kick.notify_one();
         }
     }
 

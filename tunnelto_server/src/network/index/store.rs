@@ -26,6 +26,14 @@ pub struct Beat {
     pub instances: Option<Vec<String>>,
 }
 
+/// What an instance writes of itself.
+#[derive(Debug)]
+pub struct Words {
+    pub if_kept: String,
+    /// Where nothing is there any more of what it has written.
+    pub if_lost: String,
+}
+
 /// All that is written down of one name.
 #[derive(Debug, Default)]
 pub struct Page {
@@ -44,7 +52,8 @@ impl Store {
     /// Nothing is asked of it yet. `lease` is how long an instance counts that shows no life.
     pub fn new(url: &StoreUrl, lease: Duration, limit: Duration) -> Result<Self, StoreError> {
         match url {
-            StoreUrl::Redis(url) => Redis::new(url, lease, limit).map(Self::Redis),
+            // Before a sign of life is given up, so that a connection that says nothing is given up too.
+            StoreUrl::Redis(url) => Redis::new(url, lease, limit.min(lease / 3) / 2).map(Self::Redis),
             StoreUrl::Etcd { endpoints, user } => {
                 Ok(Self::Etcd(Etcd::new(endpoints, user.as_ref(), lease, limit)))
             }
@@ -70,10 +79,10 @@ impl Store {
     }
 
     /// A sign of life of `instance`, with what others are told of it. `lists`: what the others have written is wanted.
-    pub async fn beat(&self, instance: &str, text: &str, lists: bool) -> Result<Beat, StoreError> {
+    pub async fn beat(&self, instance: &str, words: &Words, lists: bool) -> Result<Beat, StoreError> {
         match self {
-            Self::Redis(store) => store.beat(instance, text, lists).await,
-            Self::Etcd(store) => store.beat(instance, text, lists).await,
+            Self::Redis(store) => store.beat(instance, words, lists).await,
+            Self::Etcd(store) => store.beat(instance, words, lists).await,
         }
     }
 

@@ -27,6 +27,7 @@ const BEATS: u32 = 3;
 pub async fn tend(peers: Arc<Peers>, found: watch::Sender<Discovered>) {
     let Some(index) = &peers.setting.index else { return };
     let shutdown = &peers.setting.shutdown;
+    let again = STORE_AGAIN.min(index.lease / BEATS / 2);
     loop {
         let was_draining = shutdown.is_draining();
         let silence = |_| Err(StoreError("no answer to a sign of life".into()));
@@ -42,18 +43,19 @@ pub async fn tend(peers: Arc<Peers>, found: watch::Sender<Discovered>) {
             Err(error) => {
                 index.failed(&error);
                 publish(&found, Err(format!("{}: {error}", index.url)));
-                STORE_AGAIN.min(index.lease / BEATS / 2)
+                again
             }
         };
         tokio::select! {
             () = sleep(pause) => {}
-            // Not more often than this, whatever happens.
             () = async { index.kick.notified().await; sleep(SHORTEST).await } => {}
+            () = async { index.doubt.notified().await; sleep(again).await } => {}
             () = shutdown.until_draining(), if !was_draining => {}
         }
     }
 }
 
+/// Not more often than this, whatever happens.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Returns the instances if anything about them is new.
@@ -65,7 +67,7 @@ async fn beat(peers: &Peers, index: &Index) -> Result<Option<Vec<Spotted>>, Stor
         is_complete: index.is_complete(),
     };
     let lists = index.state().list_at.is_none_or(|at| at <= Instant::now());
-    let beat = index.store.beat(&me.introduction.instance, &index.seal(&me), lists).await?;
+    let beat = index.store.beat(&me.introduction.instance, &index.words(&me), lists).await?;
     index.answered(&beat);
     let spotted =
         |registration: Registration| Spotted { at: registration.at(), listed: Some(registration.into()) };

@@ -1,6 +1,7 @@
 //! Writes down what changes here, and tells whoever holds the same name.
 
 use std::{
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -51,8 +52,41 @@ enum Done {
 /// Names that must be tried again.
 #[derive(Default)]
 struct Again {
-    unwritten: FxHashSet<Label>,
-    untold: FxHashSet<Label>,
+    unwritten: Queue,
+    untold: Queue,
+}
+
+/// Names in the order in which they came, each once.
+#[derive(Default)]
+struct Queue {
+    names: VecDeque<Label>,
+    known: FxHashSet<Label>,
+}
+
+impl Queue {
+    fn push(&mut self, name: Label) {
+        if self.known.insert(name.clone()) {
+            self.names.push_back(name);
+        }
+    }
+
+    /// Its place in the row stays, and is passed over.
+    fn remove(&mut self, name: &Label) {
+        self.known.remove(name);
+    }
+
+    fn pop(&mut self) -> Option<Label> {
+        while let Some(name) = self.names.pop_front() {
+            if self.known.remove(&name) {
+                return Some(name);
+            }
+        }
+        None
+    }
+
+    fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
 }
 
 /// Never ends.
@@ -78,14 +112,17 @@ pub async fn write_changes(peers: Arc<Peers>) {
         let mut has_more = true;
         while has_more && index.is_up() {
             let news = peers.setting.clients.news(told.since, told.goes_on, PART).unwrap_or_default();
-            again.write_all(&peers, news.names, told.in_full).await;
+            let is_well = again.write_all(&peers, news.names, told.in_full).await;
             (told.goes_on, told.since, has_more) = (news.has_more, news.next, news.has_more);
-        }
-        if !has_more {
-            told.in_full = false;
-            if again.unwritten.is_empty() {
-                index.caught_up(told.losses);
+            if !is_well {
+                break;
             }
+        }
+        if !again.unwritten.is_empty() {
+            index.fell_behind();
+        } else if !has_more {
+            told.in_full = false;
+            index.caught_up(told.losses);
         }
     }
 }
@@ -95,8 +132,10 @@ impl Told {
         let losses = index.state().losses;
         let is_old = index.store.page_life().is_some_and(|life| {
             // Not all instances at once, though they may have been started so.
-            let began =
-                *self.full_at.get_or_insert_with(|| now - life / 3 * rand::random_range(0..100) / 100);
+            let began = *self.full_at.get_or_insert_with(|| {
+                let ago = life / 3 * rand::random_range(0..100) / 100;
+                now.checked_sub(ago).unwrap_or(now)
+            });
             now.duration_since(began) >= life / 3
         });
         if is_old {
@@ -111,17 +150,15 @@ impl Told {
 impl Again {
     /// What is tried next: not more at once than what is new, which must not wait for it.
     fn some(&mut self) -> Vec<Label> {
-        let names: Vec<_> = self.unwritten.iter().chain(&self.untold).take(PART).cloned().collect();
-        for name in &names {
-            self.unwritten.remove(name);
-            self.untold.remove(name);
-        }
-        names
+        let next = || self.unwritten.pop().or_else(|| self.untold.pop());
+        std::iter::from_fn(next).take(PART).collect()
     }
 
-    async fn write_all(&mut self, peers: &Arc<Peers>, names: Vec<Label>, in_full: bool) {
+    /// Returns whether everything could be written.
+    async fn write_all(&mut self, peers: &Arc<Peers>, names: Vec<Label>, in_full: bool) -> bool {
         let mut writing = JoinSet::new();
         let mut names = names.into_iter();
+        let mut is_well = true;
         loop {
             while writing.len() < STORE_AT_ONCE
                 && let Some(name) = names.next()
@@ -133,10 +170,18 @@ impl Again {
                 });
             }
             match writing.join_next().await {
-                None => return,
-                Some(Ok((_, Ok(Done::Well)))) => {}
-                Some(Ok((name, Ok(Done::Untold)))) => drop(self.untold.insert(name)),
-                Some(Ok((name, Err(_)))) => drop(self.unwritten.insert(name)),
+                None => return is_well,
+                Some(Ok((name, Ok(done)))) => {
+                    self.unwritten.remove(&name);
+                    match done {
+                        Done::Well => self.untold.remove(&name),
+                        Done::Untold => self.untold.push(name),
+                    }
+                }
+                Some(Ok((name, Err(_)))) => {
+                    is_well = false;
+                    self.unwritten.push(name);
+                }
                 Some(Err(error)) => tracing::error!(%error, "writing a name down failed"),
             }
         }

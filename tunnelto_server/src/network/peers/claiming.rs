@@ -46,8 +46,8 @@ impl Peers {
                     let pause = rand::rng().random_range(PAUSE_MS);
                     sleep(Duration::from_millis(pause)).await;
                 }
-                // From now on all instances are asked, as without a store.
-                Err(error) => tracing::debug!(%name, %error, "claim not written down"),
+                // It is written later; until then others must hear of it, so all are asked, as without a store.
+                Err(_) => return self.weigh(name, &mine, takeover, Vec::new()).await,
             }
         }
         tracing::warn!(%name, "too many claim it at once");

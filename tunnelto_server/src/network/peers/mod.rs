@@ -121,31 +121,33 @@ impl Peers {
         }
     }
 
-    /// Takes what discovery has found. Instances that it no longer lists stay as long as they answer: they may be
-    /// draining. Returns those that are gone.
-    pub fn update(&self, found: &Discovered, now: Instant) -> Vec<Arc<Peer>> {
+    /// Takes what discovery has found, if that is `new`. Instances that it no longer lists stay as long as they answer: they
+    /// may be draining. Returns those that are gone.
+    pub fn update(&self, found: &Discovered, new: bool, now: Instant) -> Vec<Arc<Peer>> {
         let mut membership = self.membership.write().unwrap_or_else(PoisonError::into_inner);
         let mut known: FxHashMap<_, _> =
             membership.peers.iter().map(|peer| (peer.at, peer.clone())).collect();
         // Of two instances at one address the later one is there.
         let spotted: FxHashMap<_, _> = found.spotted.iter().map(|spotted| (spotted.at, spotted)).collect();
         let mut peers = Vec::with_capacity(spotted.len());
-        let mut by_instance = FxHashMap::default();
         for (at, Spotted { listed, .. }) in spotted {
             let peer = known.remove(&at).unwrap_or_else(|| Arc::new(Peer::new(at)));
-            peer.list(listed.as_ref());
-            if let Some(listed) = listed {
-                by_instance.insert(listed.introduction.instance.clone(), peer.clone());
+            if new {
+                peer.list(listed.as_ref());
             }
             peers.push(peer);
         }
         let mut gone = Vec::new();
         for peer in known.into_values() {
-            peer.list(None);
+            if new {
+                peer.list(None);
+            }
             let is_over = peer.introduction().is_none()
                 || peer.away_until(self.setting.grace).is_some_and(|until| until <= now);
             if is_over { gone.push(peer) } else { peers.push(peer) }
         }
+        let by_instance =
+            peers.iter().filter_map(|peer| Some((peer.listed_instance()?, peer.clone()))).collect();
         *membership = Arc::new(Membership { peers, by_instance, problem: found.problem.clone() });
         gone
     }
@@ -189,7 +191,9 @@ impl Peers {
 
     /// Whether the index can be trusted to have all that `peer` holds.
     pub(super) fn is_indexed(&self, peer: &Peer) -> bool {
-        self.setting.index.as_ref().is_some_and(Index::is_trusted) && peer.is_in_store(Instant::now())
+        // While others cannot rely on the store for what is here, they must hear so from here.
+        let relies = |index: &Index| index.is_trusted() && index.is_complete();
+        self.setting.index.as_ref().is_some_and(relies) && peer.is_in_store(Instant::now())
     }
 
     /// The instance `by` holds `name` as well, as `theirs` says.
@@ -259,8 +263,11 @@ impl Peers {
         limit: Duration,
     ) -> Result<T, AskError> {
         let Setting { asker, introduction, index, .. } = &self.setting;
-        let without_store = index.as_ref().is_some_and(|index| !index.is_complete());
-        let question = Question { without_store, ..Question::new(path, &introduction.instance, about) };
+        let question = Question {
+            without_store: index.as_ref().is_some_and(|index| !index.is_complete()),
+            by_store: index.as_ref().is_some_and(Index::is_trusted),
+            ..Question::new(path, &introduction.instance, about)
+        };
         let answer = asker.ask(peer, question, limit).await;
         self.setting.metrics.asked(answer.is_ok());
         if let Err(error) = &answer {

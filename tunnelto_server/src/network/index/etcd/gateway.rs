@@ -182,10 +182,13 @@ impl Gateway {
         let words = answer["message"].as_str().or(answer["error"].as_str());
         let words = words.unwrap_or("no answer that is understood");
         let error = failed(&format_args!("{status}: {words}"));
+        // Users and roles that are changed end tokens as well.
+        let is_token = ["invalid auth token", "revision of auth store is old", "user name is empty"]
+            .iter()
+            .any(|phrase| words.contains(phrase));
         Err(match status {
-            StatusCode::UNAUTHORIZED => Failure::Token(error),
-            _ if words.contains("invalid auth token") => Failure::Token(error),
-            StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Failure::Silent(error),
+            _ if is_token || status == StatusCode::UNAUTHORIZED => Failure::Token(error),
+            _ if status.is_server_error() || answer.is_null() => Failure::Silent(error),
             _ => Failure::Refused(error),
         })
     }

@@ -13,7 +13,7 @@ use http::uri::Authority;
 use serde_json::{Value, json};
 use tunnelto_lib::name::Label;
 
-use super::store::{Beat, Page, StoreError};
+use super::store::{Beat, Page, StoreError, Words};
 use crate::config::Credentials;
 use gateway::{Gateway, Key, keys_in, number, range, text};
 
@@ -77,10 +77,11 @@ impl Etcd {
         answer["ID"].as_str().map(str::to_owned).ok_or_else(|| StoreError("a lease without a number".into()))
     }
 
-    pub async fn beat(&self, instance: &str, written: &str, lists: bool) -> Result<Beat, StoreError> {
+    pub async fn beat(&self, instance: &str, words: &Words, lists: bool) -> Result<Beat, StoreError> {
         let (lease, was_kept) = self.keep_alive().await?;
+        let written = if was_kept { &words.if_kept } else { &words.if_lost };
         let before = self.state().clone();
-        if !was_kept || before.written != written {
+        if !was_kept || before.written != *written {
             let key = Key::of(&[INSTANCES, instance]);
             let put = json!({ "key": key, "value": Key::of(&[written]), "lease": lease });
             self.gateway.ask("kv/put", &put).await?;

@@ -14,7 +14,7 @@ use redis::{
 };
 use tunnelto_lib::name::Label;
 
-use super::store::{Beat, Page, StoreError};
+use super::store::{Beat, Page, StoreError, Words};
 use crate::limits::PAGE_LIFE;
 
 const BORN: &str = "tunnelto:born";
@@ -146,12 +146,13 @@ impl Redis {
         }
     }
 
-    pub async fn beat(&self, instance: &str, text: &str, lists: bool) -> Result<Beat, StoreError> {
+    pub async fn beat(&self, instance: &str, words: &Words, lists: bool) -> Result<Beat, StoreError> {
         let Connection { mut connection, number } = self.connect().await?;
         let token = rand::random::<u64>().to_string();
-        let (left_before, known) = {
+        let (left_before, known, if_kept) = {
             let state = self.state();
-            (state.token.clone(), state.version.clone())
+            let if_kept = if state.has_lost { &words.if_lost } else { &words.if_kept };
+            (state.token.clone(), state.version.clone(), if_kept)
         };
         let beat = self
             .beat
@@ -163,12 +164,13 @@ impl Redis {
             .arg(rand::random::<u64>().to_string())
             .arg(self.lease.as_millis() as u64)
             .arg(instance)
-            .arg(text)
+            .arg(if_kept)
             .arg(left_before)
             .arg(&token)
             .arg(&known)
             .arg(INSTANCE)
             .arg(lists)
+            .arg(&words.if_lost)
             .invoke_async::<Answer>(&mut connection)
             .await;
         if beat.is_err() {
