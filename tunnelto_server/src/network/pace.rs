@@ -27,6 +27,19 @@ pub struct Pace {
     rate: Option<u64>,
 }
 
+impl Line {
+    /// So many bytes go now at so many in a second; returns how long it takes until more may.
+    fn take(&self, bytes: usize, rate: u64, now: Duration) -> Option<Duration> {
+        let takes = (bytes as u64).saturating_mul(1_000_000_000) / rate;
+        let now = now.as_nanos() as u64;
+        let free_after = |free: u64| free.max(now).saturating_add(takes);
+        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| Some(free_after(free)));
+        let free = free_after(before.unwrap_or_else(|free| free));
+        let wait = Duration::from_nanos(free - now).saturating_sub(BURST);
+        (!wait.is_zero()).then_some(wait)
+    }
+}
+
 impl Pace {
     pub fn new(line: &Line, rate: Option<u64>) -> Self {
         Self { line: line.clone(), rate }
@@ -34,18 +47,7 @@ impl Pace {
 
     /// So many bytes go now; returns how long it takes until more may.
     pub fn take(&self, bytes: usize) -> Option<Duration> {
-        self.take_at(bytes, START.elapsed())
-    }
-
-    fn take_at(&self, bytes: usize, now: Duration) -> Option<Duration> {
-        let takes = (bytes as u64).saturating_mul(1_000_000_000) / self.rate?;
-        let now = now.as_nanos() as u64;
-        let free_after = |free: u64| free.max(now).saturating_add(takes);
-        let before =
-            self.line.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| Some(free_after(free)));
-        let free = free_after(before.unwrap_or_else(|free| free));
-        let wait = Duration::from_nanos(free - now).saturating_sub(BURST);
-        (!wait.is_zero()).then_some(wait)
+        self.line.take(bytes, self.rate?, START.elapsed())
     }
 
     /// Waits as long as so many bytes ask for.
@@ -62,13 +64,12 @@ mod tests {
 
     #[test]
     fn all_of_one_line_together_are_as_fast_as_allowed() {
-        let line = Line::default();
-        let (a, b) = (Pace::new(&line, Some(1000)), Pace::new(&line, Some(1000)));
-        let now = Duration::from_secs(5);
-        assert_eq!(a.take_at(100, now), None, "a burst");
-        assert_eq!(b.take_at(500, now), Some(Duration::from_millis(500)));
-        assert_eq!(a.take_at(1000, now), Some(Duration::from_millis(1500)));
-        assert_eq!(a.take_at(100, now + Duration::from_secs(2)), None, "it has been free since");
+        let (a, now) = (Line::default(), Duration::from_secs(5));
+        let b = a.clone();
+        assert_eq!(a.take(100, 1000, now), None, "a burst");
+        assert_eq!(b.take(500, 1000, now), Some(Duration::from_millis(500)));
+        assert_eq!(a.take(1000, 1000, now), Some(Duration::from_millis(1500)));
+        assert_eq!(a.take(100, 1000, now + Duration::from_secs(2)), None, "it has been free since");
     }
 
     #[test]
