@@ -155,7 +155,7 @@ fn instance(number: usize, listener: TcpListener, kind: &str, list: &[Endpoint])
     });
     spawn_local(async move {
         while let Ok((socket, peer)) = listener.accept().await {
-            spawn_local(server.clone().serve(socket, peer));
+            spawn_local(server.clone().serve(socket.into(), peer));
         }
     });
     // Nobody reads them.

@@ -3,7 +3,6 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use http::{StatusCode, header};
-use tokio::net::TcpStream;
 use warp::{Filter, Reply, filters::BoxedFilter, reply::Response};
 
 use crate::{
@@ -11,6 +10,7 @@ use crate::{
     observability::metrics::{Metrics, Present},
     parking::Lot,
     serving,
+    socket::Socket,
 };
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -33,7 +33,7 @@ impl Admin {
         Self { routes: metrics.or(nothing).unify().boxed() }
     }
 
-    pub async fn serve(self, socket: TcpStream, peer: SocketAddr) {
+    pub async fn serve(self, socket: Socket, peer: SocketAddr) {
         serving::serve(&serving::http1(), self.routes, socket, peer).await;
     }
 }

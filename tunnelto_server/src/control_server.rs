@@ -7,13 +7,12 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tunnelto_lib::ws::accept_value;
 use warp::{Filter, Reply, filters::BoxedFilter, reply::Response};
 
 use crate::{
     edge::handover::Mailboxes, gauge::Gauge, io::Rewind, limits::CONTROL_HEAD, network::health,
-    policy::Chain, serving, shutdown::Shutdown,
+    policy::Chain, serving, shutdown::Shutdown, socket::Socket,
 };
 
 /// What answers on the clients' door.
@@ -63,7 +62,7 @@ impl ControlServer {
     }
 
     /// Serves one connection up to its upgrade or end. `first` was read of it already.
-    pub async fn serve(self, socket: TcpStream, first: Bytes, peer: SocketAddr) {
+    pub async fn serve(self, socket: Socket, first: Bytes, peer: SocketAddr) {
         let mut http1 = serving::http1();
         http1.max_buf_size(CONTROL_HEAD);
         serving::serve(&http1, self.routes, Rewind { first, io: socket }, peer).await;
@@ -87,9 +86,9 @@ fn accept(headers: &HeaderMap) -> Response {
     warp::reply::with_header(reply, header::SEC_WEBSOCKET_ACCEPT, accept_value(key)).into_response()
 }
 
-async fn upgraded(upgrade: OnUpgrade) -> Option<(TcpStream, Bytes)> {
+async fn upgraded(upgrade: OnUpgrade) -> Option<(Socket, Bytes)> {
     let upgraded = upgrade.await.ok()?;
-    let parts = upgraded.downcast::<TokioIo<Rewind<TcpStream>>>().ok()?;
+    let parts = upgraded.downcast::<TokioIo<Rewind<Socket>>>().ok()?;
     Some((parts.io.into_inner().io, parts.read_buf))
 }
 

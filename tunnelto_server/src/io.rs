@@ -68,7 +68,7 @@ impl Timer {
     }
 }
 
-/// Writes two pieces as one.
+/// Writes two pieces as one, and on to the system.
 pub async fn write_both(
     io: &mut (impl AsyncWrite + Unpin),
     mut first: Bytes,
@@ -83,7 +83,8 @@ pub async fn write_both(
         first.advance(of_first);
         second.advance(written - of_first);
     }
-    io.write_all(if first.is_empty() { &second } else { &first }).await
+    io.write_all(if first.is_empty() { &second } else { &first }).await?;
+    io.flush().await
 }
 
 /// Writes many pieces with as few calls as the system allows.
@@ -97,7 +98,7 @@ pub async fn write_all(io: &mut (impl AsyncWrite + Unpin), mut pieces: VecDeque<
         }
         advance(&mut pieces, written);
     }
-    Ok(())
+    io.flush().await
 }
 
 /// A socket whose first bytes were already read and are put back in front.

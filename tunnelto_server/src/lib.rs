@@ -7,6 +7,7 @@ pub mod io;
 pub mod limits;
 pub mod serving;
 pub mod sign;
+pub mod socket;
 
 pub mod config;
 pub mod shutdown;

@@ -1,19 +1,13 @@
 //! Plain bytes both ways, with half-close: what follows a protocol switch.
 
 use bytes::Bytes;
-use tokio::{
-    io::AsyncWriteExt,
-    net::{
-        TcpStream,
-        tcp::{ReadHalf, WriteHalf},
-    },
-    time::sleep,
-};
+use tokio::{io::AsyncWriteExt, time::sleep};
 use tunnelto_lib::{packet::ResetCode, read_buffer::ReadBuffer};
 
 use crate::{
     io::{Timer, within, write_both},
     limits::{PROTOCOL_1_LINGER, VISITOR_STALL},
+    socket::{ReadHalf, Socket, WriteHalf},
     upstream::Upstream,
 };
 
@@ -22,7 +16,7 @@ struct Broken;
 
 /// Tells the visitor of the switch and carries bytes until both sides have finished or one is gone. `early` is
 /// what the visitor, `rest` what the service has sent ahead.
-pub async fn switch(visitor: &mut TcpStream, early: Bytes, stream: &Upstream, head: Bytes, rest: Bytes) {
+pub async fn switch(visitor: &mut Socket, early: Bytes, stream: &Upstream, head: Bytes, rest: Bytes) {
     let consumed = rest.len();
     if !matches!(within(VISITOR_STALL, write_both(visitor, head, rest)).await, Ok(Ok(()))) {
         return;
@@ -57,9 +51,10 @@ async fn from_visitor(visitor: &mut ReadHalf<'_>, early: Bytes, stream: &Upstrea
 async fn to_visitor(visitor: &mut WriteHalf<'_>, stream: &Upstream) -> Result<(), Broken> {
     let mut timer = Timer::default();
     while let Some(piece) = stream.recv().await.map_err(|_| Broken)? {
-        let written = timer.within(VISITOR_STALL, visitor.write_all(&piece)).await;
+        let consumed = piece.len();
+        let written = timer.within(VISITOR_STALL, write_both(visitor, piece, Bytes::new())).await;
         written.map_err(|_| Broken)?.map_err(|_| Broken)?;
-        stream.consumed(piece.len());
+        stream.consumed(consumed);
     }
     // The visitor may have gone by now, which is no news.
     let _ = visitor.shutdown().await;

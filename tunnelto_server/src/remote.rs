@@ -3,7 +3,7 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tokio::io::AsyncWriteExt;
 use tunnelto_lib::{
     name::{Hostname, Label},
     read_buffer::ReadBuffer,
@@ -93,7 +93,7 @@ impl Remote {
     pub async fn serve_moved(self: Rc<Self>, moved: MovedVisitor) {
         let MovedVisitor { socket, first, peer, place, arrival, busy } = moved;
         // Fails only where the runtime is at its end.
-        let Ok(socket) = TcpStream::from_std(socket) else { return };
+        let Ok(socket) = socket.attach() else { return };
         let first = ReadBuffer { bytes: first.into() };
         self.serve_http1(Accepted { socket, peer, place, arrival }, first, Some(busy)).await;
     }
@@ -104,7 +104,7 @@ impl Remote {
         match to {
             Elsewhere::Control => self.control.clone().serve(socket, first, peer).await,
             Elsewhere::Shard(shard) => {
-                let Ok(socket) = socket.into_std() else { return };
+                let Ok(socket) = socket.detach() else { return };
                 let moved = MovedVisitor { socket, first, peer, place, arrival, busy };
                 self.hand_over(shard, Parcel::Visitor(Box::new(moved))).await;
             }

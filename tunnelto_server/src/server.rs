@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use hickory_resolver::net::NetError;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     runtime::LocalRuntime,
     sync::{oneshot, watch},
     task::{JoinError, JoinSet, spawn_local},
@@ -44,6 +44,7 @@ use crate::{
     parking::Lot,
     policy::Chain,
     shutdown::Shutdown,
+    socket::Socket,
     worker::{Shared, Worker},
 };
 
@@ -310,10 +311,7 @@ async fn until(deadline: Instant, shutdown: &Shutdown, condition: impl Fn() -> b
 }
 
 /// Serves each connection of a door by a task of its own, which has a place until it is served.
-async fn accept_each<S: Future<Output = ()> + 'static>(
-    door: Door,
-    serve: impl Fn(TcpStream, SocketAddr) -> S,
-) {
+async fn accept_each<S: Future<Output = ()> + 'static>(door: Door, serve: impl Fn(Socket, SocketAddr) -> S) {
     loop {
         let Accepted { socket, peer, place, .. } = door.accept().await;
         let serving = serve(socket, peer);

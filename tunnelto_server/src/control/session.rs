@@ -4,9 +4,7 @@
 use std::{rc::Rc, sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use socket2::SockRef;
 use tokio::{
-    net::TcpStream,
     sync::{mpsc, oneshot},
     task::JoinHandle,
     time::{sleep, sleep_until, timeout},
@@ -35,6 +33,7 @@ use crate::{
     network::Directory,
     shard::Shard,
     shutdown::Shutdown,
+    socket::{Detached, OwnedReadHalf},
 };
 
 /// What all sessions of a shard share.
@@ -50,10 +49,11 @@ pub struct Lobby {
 }
 
 /// Serves one upgraded connection to its end.
-pub async fn run(lobby: &Lobby, socket: std::net::TcpStream, first: Bytes) {
-    prepare(&socket);
+pub async fn run(lobby: &Lobby, socket: Detached, first: Bytes) {
+    // Fails only on a socket that is gone, which its first read shows.
+    let _ = socket.tcp().set_tcp_user_timeout(Some(TCP_USER_TIMEOUT));
     // Fails only where the runtime is at its end.
-    let Ok(socket) = TcpStream::from_std(socket) else { return };
+    let Ok(socket) = socket.attach() else { return };
     let id = lobby.clients.next_id(lobby.shard.id);
     let load = Gauge::default();
     let mut fresh = Fresh::new(socket, first);
@@ -129,7 +129,7 @@ struct Session<'l> {
     lobby: &'l Lobby,
     mux: Mux,
     connection: Rc<Connection>,
-    reader: Reader<tokio::net::tcp::OwnedReadHalf>,
+    reader: Reader<OwnedReadHalf>,
     writer: Owned<std::io::Result<()>>,
     inbox: mpsc::Receiver<Order>,
     heartbeat: Heartbeat,
@@ -370,10 +370,4 @@ fn success(lobby: &Lobby, welcomed: &Welcomed, protocol: u8) -> ServerHello {
         client_id: client_id.to_string(),
         extended,
     }))
-}
-
-/// Fails only on a socket that is gone, which its first read shows.
-fn prepare(socket: &std::net::TcpStream) {
-    let socket = SockRef::from(socket);
-    let _ = socket.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT));
 }

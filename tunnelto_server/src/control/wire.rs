@@ -3,16 +3,18 @@
 use std::io;
 
 use bytes::{Bytes, BytesMut};
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tokio::io::AsyncWriteExt;
 use tunnelto_lib::{
     hello::{ClientHello, ServerHello},
     read_buffer::ReadBuffer,
     ws::{Decoder, Message, Opcode, Role, WsError, put_frame_head},
 };
 
+use crate::socket::Socket;
+
 /// A client's socket, the bytes read of it, and the decoder in its state.
 pub struct Fresh {
-    pub socket: TcpStream,
+    pub socket: Socket,
     pub buffer: ReadBuffer,
     pub decoder: Decoder,
 }
@@ -30,7 +32,7 @@ pub enum HelloError {
 }
 
 impl Fresh {
-    pub fn new(socket: TcpStream, first: Bytes) -> Self {
+    pub fn new(socket: Socket, first: Bytes) -> Self {
         let buffer = ReadBuffer { bytes: BytesMut::from(first) };
         Self { socket, buffer, decoder: Decoder::new(Role::Server) }
     }
@@ -67,6 +69,7 @@ impl Fresh {
         let mut frame = BytesMut::with_capacity(payload.len() + 16);
         put_frame_head(&mut frame, Role::Server, opcode, payload.len());
         frame.extend_from_slice(payload);
-        self.socket.write_all(&frame).await
+        self.socket.write_all(&frame).await?;
+        self.socket.flush().await
     }
 }

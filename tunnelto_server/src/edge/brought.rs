@@ -4,7 +4,6 @@ use std::time::SystemTime;
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
     time::{Instant, timeout_at},
 };
 use tunnelto_lib::{name::Label, read_buffer::ReadBuffer};
@@ -23,6 +22,7 @@ use crate::{
         proxy::Hops,
     },
     observability::metrics::Hop,
+    socket::Socket,
 };
 
 /// Reads what the instance says and answers whether the tunnel is here. Then the connection is as if the visitor had
@@ -54,11 +54,7 @@ pub async fn receive(
     Some((accepted, first))
 }
 
-async fn read(
-    socket: &mut TcpStream,
-    first: &mut ReadBuffer,
-    hops: &Hops,
-) -> Result<Option<Bringing>, BadHop> {
+async fn read(socket: &mut Socket, first: &mut ReadBuffer, hops: &Hops) -> Result<Option<Bringing>, BadHop> {
     let deadline = Instant::now() + HEAD_TIME;
     loop {
         let read = Bringing::read(&first.bytes, &hops.keys, &hops.instance, SystemTime::now())?;
@@ -77,7 +73,7 @@ async fn read(
 }
 
 /// Our own instances sign; whoever does not is a visitor that pretends, and reads so.
-async fn refuse(mut socket: TcpStream) {
+async fn refuse(mut socket: Socket) {
     let page =
         Page::refusal(Refusal::BadRequest("a PROXY header is taken from our own instances only"), Form::Text);
     let bytes = page.to_http1(&http::Method::GET, Connection::Close);
@@ -86,14 +82,14 @@ async fn refuse(mut socket: TcpStream) {
     }
 }
 
-async fn say_not_mine(mut socket: TcpStream) {
+async fn say_not_mine(mut socket: Socket) {
     if socket.write_all(&[NOT_MINE]).await.is_ok() {
         hang_up(socket).await;
     }
 }
 
 /// Takes what is on its way, so that the answer is not lost to a reset.
-async fn hang_up(mut socket: TcpStream) {
+async fn hang_up(mut socket: Socket) {
     if socket.shutdown().await.is_err() {
         return;
     }

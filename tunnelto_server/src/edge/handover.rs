@@ -1,26 +1,20 @@
 //! Between shards: what arrived on one and belongs on another, and the mailboxes that carry it there.
 
-use std::{
-    io,
-    net::{self, SocketAddr},
-    sync::Arc,
-};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use h2::{RecvStream, server::SendResponse};
 use http::Request;
-use tokio::{
-    net::TcpStream,
-    sync::{
-        mpsc::{self, OwnedPermit},
-        oneshot,
-    },
+use tokio::sync::{
+    mpsc::{self, OwnedPermit},
+    oneshot,
 };
 
 use crate::{
     active_stream::ShardId,
     edge::listener::Arrival,
     gauge::{Counted, Gauge},
+    socket::{Detached, Socket},
 };
 
 /// Parcels that wait for a shard. Whoever has more waits with them; clients are told to come again.
@@ -35,7 +29,7 @@ pub enum Parcel {
 
 /// A client's socket behind the opening handshake, and what was read of it.
 pub struct Client {
-    pub socket: net::TcpStream,
+    pub socket: Detached,
     pub first: Bytes,
     /// One of a bounded number of clients, and one of its shard's.
     pub places: (Counted, Counted),
@@ -43,7 +37,7 @@ pub struct Client {
 
 /// A visitor whose next request goes to a client of the receiving shard.
 pub struct MovedVisitor {
-    pub socket: net::TcpStream,
+    pub socket: Detached,
     /// The request, as far as it was read.
     pub first: Bytes,
     pub peer: SocketAddr,
@@ -110,9 +104,9 @@ impl Mailboxes {
 }
 
 impl Slot {
-    pub fn send(self, socket: TcpStream, first: Bytes, place: Counted) -> io::Result<()> {
+    pub fn send(self, socket: Socket, first: Bytes, place: Counted) -> io::Result<()> {
         let places = (place, self.counted);
-        self.permit.send(Parcel::Client(Box::new(Client { socket: socket.into_std()?, first, places })));
+        self.permit.send(Parcel::Client(Box::new(Client { socket: socket.detach()?, first, places })));
         Ok(())
     }
 }

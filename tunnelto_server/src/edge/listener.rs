@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tunnelto_lib::socket;
 
@@ -17,6 +17,7 @@ use crate::{
     gauge::{Counted, Gauge},
     limits::ACCEPT_PAUSE,
     network::hop::Kind,
+    socket::Socket,
 };
 
 /// Connections that the system holds for us while we are busy.
@@ -28,7 +29,7 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 
 /// A connection as it arrived.
 pub struct Accepted {
-    pub socket: TcpStream,
+    pub socket: Socket,
     pub peer: SocketAddr,
     /// One of a bounded number.
     pub place: Counted,
@@ -123,7 +124,7 @@ fn bind_first(
 }
 
 fn listen(address: SocketAddr, sharing: Sharing) -> io::Result<net::TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(sharing == Sharing::Yes)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
@@ -163,7 +164,7 @@ impl Door {
                 Ok((socket, peer)) => {
                     prepare(&socket, peer);
                     return Accepted {
-                        socket,
+                        socket: socket.into(),
                         peer: canonical(peer),
                         place: self.places.taken.enter(),
                         arrival: Arrival::default(),

@@ -9,13 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpStream,
-        tcp::{ReadHalf, WriteHalf},
-    },
+    net::TcpStream,
     time::timeout,
 };
 use tunnelto_lib::{name::Label, read_buffer::ReadBuffer, socket};
@@ -27,10 +25,11 @@ use super::{
 };
 use crate::{
     gauge::{Counted, Gauge},
-    io::Timer,
+    io::{Timer, write_both},
     limits::{HOP_ANSWER, KEEP_ALIVE, TCP_USER_TIMEOUT, VISITOR_STALL},
     observability::metrics::{Hop, Metrics},
     sign::MasterKeys,
+    socket::{ReadHalf, Socket, WriteHalf},
 };
 
 /// After so long without a byte a visitor's connection does not hold up a stop, unless an answer is owed.
@@ -148,19 +147,14 @@ impl Hops {
 
 /// Carries both ways until both sides have finished, or one is gone; then the other is told so. `in_progress` counts it
 /// while something is under way, beginning with the request that `asking` counts.
-pub async fn pipe(
-    mut visitor: TcpStream,
-    mut peer: TcpStream,
-    pace: &Pace,
-    in_progress: &Gauge,
-    asking: Counted,
-) {
+pub async fn pipe(mut visitor: Socket, peer: TcpStream, pace: &Pace, in_progress: &Gauge, asking: Counted) {
     let busy = Busy {
         gauge: in_progress,
         counted: RefCell::new(Some(asking)),
         asks: Cell::new(true),
         last_asked: Cell::new(Instant::now()),
     };
+    let mut peer = Socket::from(peer);
     let result = {
         let (from_visitor, to_visitor) = visitor.split();
         let (from_peer, to_peer) = peer.split();
@@ -179,8 +173,7 @@ pub async fn pipe(
     };
     if result.is_err() {
         for side in [&visitor, &peer] {
-            // A reset, so that nobody takes a part for the whole. Fails only where that is known already.
-            let _ = SockRef::from(side).set_linger(Some(Duration::ZERO));
+            side.break_off();
         }
     }
 }
@@ -252,7 +245,7 @@ async fn carry(
         moves(true);
         let bytes = buffer.take();
         pace.took(bytes.len()).await;
-        let written = stall.within(VISITOR_STALL, to.write_all(&bytes)).await;
+        let written = stall.within(VISITOR_STALL, write_both(&mut to, bytes, Bytes::new())).await;
         written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     }
 }

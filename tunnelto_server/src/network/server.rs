@@ -8,7 +8,6 @@ use std::{
 
 use http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpStream;
 use tunnelto_lib::name::Label;
 use warp::{Filter, Reply, filters::BoxedFilter, path::FullPath, reply::Response};
 
@@ -26,6 +25,7 @@ use crate::{
     serving,
     shutdown::Shutdown,
     sign::MasterKeys,
+    socket::Socket,
 };
 
 #[derive(Clone)]
@@ -89,7 +89,7 @@ impl PeerServer {
         Self { routes: name.or(news).unify().or(health).unify().boxed() }
     }
 
-    pub async fn serve(self, socket: TcpStream, peer: SocketAddr) {
+    pub async fn serve(self, socket: Socket, peer: SocketAddr) {
         serving::serve(&serving::http1(), self.routes, socket, peer).await;
     }
 }

@@ -4,7 +4,6 @@
 use std::{cell::Cell, pin::pin, time::Instant};
 
 use bytes::{Bytes, BytesMut};
-use tokio::net::tcp::ReadHalf;
 use tunnelto_lib::read_buffer::ReadBuffer;
 
 use super::{
@@ -20,6 +19,7 @@ use crate::{
     exchange::{Exchange, Outcome},
     limits::READ_AHEAD,
     relay,
+    socket::ReadHalf,
     upstream::Upstream,
 };
 

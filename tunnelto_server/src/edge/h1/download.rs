@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, io, time::Duration};
 
 use bytes::Bytes;
-use tokio::{io::AsyncWriteExt, net::tcp::WriteHalf};
+use tokio::io::AsyncWriteExt;
 use tunnelto_lib::{mux::Ended, packet::ResetCode};
 
 use super::{
@@ -17,6 +17,7 @@ use crate::{
     edge::{handler::Handler, listener::Arrival},
     io::{Timer, TooLong, write_all, write_both},
     limits::{ANSWER_TIME, MAX_INTERIM, VISITOR_STALL},
+    socket::WriteHalf,
     upstream::Upstream,
 };
 

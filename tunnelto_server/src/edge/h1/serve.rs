@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
 use http::Method;
-use tokio::net::TcpStream;
 use tunnelto_lib::read_buffer::ReadBuffer;
 
 use super::{
@@ -25,13 +24,14 @@ use crate::{
     gauge::Counted,
     limits::{MAX_LOOKS, MAX_TRIES, REPLAY},
     network::proxy::Reached,
+    socket::Socket,
     upstream::Upstream,
 };
 
 /// A connection that goes on elsewhere, with the request that says so still to be read.
 pub struct HandOver {
     pub to: Elsewhere,
-    pub socket: TcpStream,
+    pub socket: Socket,
     pub first: Bytes,
     pub peer: SocketAddr,
     pub place: Counted,

@@ -3,11 +3,10 @@
 use std::time::Instant;
 
 use bytes::BytesMut;
-use tokio::net::tcp::ReadHalf;
 use tunnelto_lib::read_buffer::ReadBuffer;
 
 use super::{carry::Progress, framing::Body};
-use crate::{io::Timer, limits::VISITOR_STALL, upstream::Upstream};
+use crate::{io::Timer, limits::VISITOR_STALL, socket::ReadHalf, upstream::Upstream};
 
 /// What is left of a body, and where it comes from.
 pub struct Upload<'a> {

@@ -1,13 +1,12 @@
 //! A visitor's connection: whole heads out of pieces, answers of our own, and a clean goodbye.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr};
 
 use bytes::{Buf, Bytes};
 use http::Method;
 use memchr::memchr;
 use tokio::{
     io::AsyncWriteExt,
-    net::TcpStream,
     time::{Instant, timeout_at},
 };
 use tunnelto_lib::read_buffer::ReadBuffer;
@@ -21,10 +20,11 @@ use crate::{
     gauge::Counted,
     io::Timer,
     limits::{HEAD_TIME, KEEP_ALIVE, LINGER, LINGER_BYTES, MAX_HEAD, VISITOR_STALL},
+    socket::Socket,
 };
 
 pub struct Visitor {
-    pub socket: TcpStream,
+    pub socket: Socket,
     /// Read and not yet used.
     pub buffer: ReadBuffer,
     pub peer: SocketAddr,
@@ -101,10 +101,12 @@ impl Visitor {
     }
 
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.timer
-            .within(VISITOR_STALL, self.socket.write_all(bytes))
-            .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        let writing = async {
+            self.socket.write_all(bytes).await?;
+            self.socket.flush().await
+        };
+        let written = self.timer.within(VISITOR_STALL, writing).await;
+        written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Ends the connection after an answer that left some of the request unread: closing at once would reset the
@@ -126,8 +128,7 @@ impl Visitor {
 
     /// Breaks the connection so that the visitor notices that its answer is not whole.
     pub fn abort(self) {
-        // If this fails the socket is gone already, which says the same.
-        let _ = socket2::SockRef::from(&self.socket).set_linger(Some(Duration::ZERO));
+        self.socket.break_off();
     }
 }
 
