@@ -22,7 +22,7 @@ use tokio::{
 };
 use tunnelto_lib::name::Label;
 use tunnelto_server::{
-    network::hop::{Bringing, Kind},
+    network::hop::{Bringing, Content, Kind, Visit},
     sign::{MasterKeys, Purpose},
 };
 
@@ -431,7 +431,9 @@ async fn hops_are_taken_from_the_cluster_alone() {
             other => MasterKeys::new([other; 32], None),
         };
         let name = Label::parse(name).unwrap();
-        let bringing = Bringing::new(Kind::Request, name.clone(), "test", to, ([9, 9, 9, 9], 9).into());
+        let visitor = ([9, 9, 9, 9], 9).into();
+        let visit = Visit { kind: Kind::Request, name: &name, visitor, content: Content::Plain };
+        let bringing = Bringing::new(&visit, "test", to);
         let header = bringing.header(&keys, door).unwrap();
         let request = format!("GET /hop HTTP/1.1\r\nHost: {name}.localhost\r\nConnection: close\r\n\r\n");
         let mut visitor = Visitor::connect(door).await;

@@ -22,4 +22,6 @@ mod published;
 mod rolling;
 mod shards;
 mod stopping;
+mod tls;
+mod tls_files;
 mod upgrade;

@@ -21,7 +21,7 @@ use tunnelto_server::{
     },
     network::{
         NameAnswer,
-        hop::{Bringing, Kind, is_proxy_header},
+        hop::{Bringing, Content, Kind, Visit, is_proxy_header},
     },
     sign::MasterKeys,
 };
@@ -53,9 +53,10 @@ pub fn wire(data: &[u8]) {
 pub fn http1(data: &[u8]) {
     let peer = ([192, 0, 2, 1], 7).into();
     let proxies = TrustedProxies::new(Vec::new());
-    if let Ok(head) = RequestHead::parse(Bytes::copy_from_slice(data), peer, &proxies) {
+    if let Ok(head) = RequestHead::parse(Bytes::copy_from_slice(data), peer, &proxies, false) {
         let onward = head.onward(After::Keep);
-        let again = RequestHead::parse(onward.clone(), peer, &proxies).expect("what passes on is valid");
+        let again =
+            RequestHead::parse(onward.clone(), peer, &proxies, false).expect("what passes on is valid");
         assert_eq!((again.body, again.host), (head.body, head.host));
         let mut lines = onward.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         assert!(lines.all(|line| line.ends_with(b"\r")), "bare line ends");
@@ -88,7 +89,16 @@ pub fn hop(data: &[u8]) {
     let _ = serde_json::from_slice::<NameAnswer>(data);
     // Ours, with anything behind it.
     let name = Label::parse("web").expect("a name");
-    let bringing = Bringing::new(Kind::Pipe, name, "other", "me", ([192, 0, 2, 1], 7).into());
+    let bringing = Bringing::new(
+        &Visit {
+            kind: Kind::Pipe,
+            name: &name,
+            visitor: ([192, 0, 2, 1], 7).into(),
+            content: Content::Plain,
+        },
+        "other",
+        "me",
+    );
     let mut bytes = bringing.header(&keys, ([192, 0, 2, 2], 80).into()).expect("a header");
     let size = bytes.len();
     bytes.extend_from_slice(data);

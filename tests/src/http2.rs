@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use h2::client::{self, SendRequest};
 use http::{HeaderMap, Request, Response};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
 
 use crate::{eventually::soon, server::Server};
 
@@ -26,7 +29,10 @@ impl Asker {
     }
 
     pub async fn to(door: SocketAddr) -> Self {
-        let socket = TcpStream::connect(door).await.expect("the door is open");
+        Self::over(TcpStream::connect(door).await.expect("the door is open")).await
+    }
+
+    pub async fn over(socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
         let (sender, connection) = soon("the handshake", client::handshake(socket)).await.expect("HTTP/2");
         tokio::spawn(connection);
         Self(sender)

@@ -102,6 +102,15 @@ impl Process {
         found.unwrap_or_else(|| panic!("{what}"))
     }
 
+    /// Waits until a line of standard error holds `words`.
+    pub async fn complains(&self, words: &str) {
+        eventually(&format!("`{words}` on standard error"), || {
+            let found = self.stderr().iter().any(|line| line.contains(words));
+            async move { found }
+        })
+        .await;
+    }
+
     /// The exit code; by then everything it printed has been read.
     pub async fn exit(&mut self) -> i32 {
         let status = soon("the process ends", self.child.wait()).await.expect("it can be waited for");

@@ -13,6 +13,8 @@ use crate::{
 pub struct Server {
     pub process: Process,
     pub visitors: SocketAddr,
+    /// The door for TLS.
+    pub tls: Option<SocketAddr>,
     pub clients: SocketAddr,
     pub peers: SocketAddr,
     pub admin: SocketAddr,
@@ -117,15 +119,17 @@ impl Starting {
         let process = self.spawn();
         let line =
             process.line("the listen line", |line| line.strip_prefix("listening ").map(str::to_owned)).await;
-        let address = |door: &str| {
-            let word = line.split(' ').find_map(|word| word.strip_prefix(door)).expect("every door is named");
+        let found = |door: &str| {
+            let word = line.split(' ').find_map(|word| word.strip_prefix(door))?;
             let address: SocketAddr = word.parse().expect("an address");
-            address
+            Some(address)
         };
+        let address = |door: &str| found(door).expect("every door is named");
         let (visitors, clients, peers) = (address("visitors="), address("clients="), address("peers="));
         Server {
             process,
             visitors,
+            tls: found("tls="),
             clients,
             peers,
             admin: address("admin="),

@@ -1,10 +1,29 @@
 //! A certificate authority of a test's own, by openssl.
 
-use std::{fs, net::IpAddr, path::PathBuf, process::Command, sync::Arc};
+use std::{
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+};
 
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
 use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::TlsConnector;
 
-use crate::process::home;
+use crate::{eventually::soon, process::home};
+
+/// A visitor's connection.
+pub type Tls = tokio_rustls::client::TlsStream<TcpStream>;
 
 pub struct Authority {
     folder: Arc<TempDir>,
@@ -39,6 +58,35 @@ impl Authority {
         ));
     }
 
+    /// A folder of its own with STEM's files in it.
+    pub fn folder_of(&self, stem: &str) -> Arc<TempDir> {
+        let folder = home();
+        self.put(stem, folder.path());
+        folder
+    }
+
+    /// Copies STEM's files into a folder.
+    pub fn put(&self, stem: &str, folder: &Path) {
+        for ending in ["key", "pem"] {
+            let file = format!("{stem}.{ending}");
+            fs::copy(self.path(&file), folder.join(file)).expect("copied");
+        }
+    }
+
+    /// Connects to `door` as a visitor of `name`, which trusts this authority only.
+    pub async fn connect(&self, door: SocketAddr, name: &str, protocols: &[&str]) -> io::Result<Tls> {
+        let mut roots = RootCertStore::empty();
+        let root = CertificateDer::from_pem_file(self.path("ca.pem")).expect("a certificate");
+        roots.add(root).expect("a root");
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().expect("versions");
+        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        let socket = TcpStream::connect(door).await?;
+        let name = ServerName::try_from(name.to_owned()).expect("a name");
+        soon("a handshake", TlsConnector::from(Arc::new(config)).connect(name, socket)).await
+    }
+
     fn openssl(&self, arguments: &str) {
         let output =
             Command::new("openssl").args(arguments.split(' ')).current_dir(self.folder.path()).output();
@@ -51,4 +99,15 @@ impl Default for Authority {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// One request on a connection, and all that comes until its end.
+pub async fn ask(tls: &mut Tls, request: &str) -> String {
+    let asking = async {
+        tls.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        tls.read_to_end(&mut answer).await?;
+        io::Result::Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    soon("an answer by TLS", asking).await.expect("a whole answer")
 }

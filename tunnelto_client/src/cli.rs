@@ -1,5 +1,7 @@
 //! The command line. Every flag that the published 0.1 client lists is understood.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
 
 use crate::ui::Output;
@@ -54,6 +56,10 @@ pub struct HttpOptions {
     /// The server, as ws://HOST:PORT or wss://HOST; several instances of one server are separated by commas
     #[arg(long, env = "TUNNELTO_SERVER", value_name = "URL")]
     pub server: Option<String>,
+
+    /// Trust only the certificates in this PEM file to vouch for the server, instead of the system's
+    #[arg(long, env = "TUNNELTO_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
 
     /// The host of the local service
     #[arg(long, default_value = "localhost")]

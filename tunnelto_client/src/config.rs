@@ -5,13 +5,22 @@ use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
+use rustls::ClientConfig;
 use serde::Deserialize;
 use tunnelto_lib::token::Secret;
 use url::Url;
 
-use crate::{cli::HttpOptions, error::ClientError, local::target::Target};
+use crate::{
+    cli::HttpOptions,
+    error::ClientError,
+    local::{
+        target::Target,
+        tls::{self, Trust},
+    },
+};
 
 const DEFAULT_SERVER: &str = "ws://localhost:5000";
 
@@ -20,6 +29,8 @@ const DEFAULT_SERVER: &str = "ws://localhost:5000";
 pub struct Config {
     /// Never empty; several are instances of one server.
     pub servers: Vec<ServerAddress>,
+    /// For those that speak TLS.
+    pub tls: Arc<ClientConfig>,
     pub key: Option<Secret>,
     pub name: Option<String>,
     pub target: Target,
@@ -44,6 +55,7 @@ pub struct ServerAddress {
 struct File {
     server: Option<String>,
     key: Option<Secret>,
+    ca: Option<PathBuf>,
 }
 
 impl Config {
@@ -60,8 +72,16 @@ impl Config {
             (None, Some(key)) => Some(key),
             (None, None) => stored_key()?,
         };
+        let servers = servers(options.server.clone(), file.server)?;
+        let trust = match options.ca.as_deref().or(file.ca.as_deref()) {
+            Some(path) => Trust::File(path),
+            None if servers.iter().any(|server| server.tls) => Trust::System,
+            // Never used; systems without any roots can do without TLS.
+            None => Trust::None,
+        };
         Ok(Self {
-            servers: servers(options.server.clone(), file.server)?,
+            servers,
+            tls: tls::client_config(trust).map_err(configuration)?,
             key,
             name: options.subdomain.clone(),
             target: target.map_err(configuration)?,

@@ -1,16 +1,17 @@
 //! Opening a connection to the server: TCP, TLS, the WebSocket's opening handshake, the hellos.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use httparse::{EMPTY_HEADER, Status};
-use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, pki_types::ServerName};
 use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
+use tokio_rustls::TlsConnector;
 use tunnelto_lib::{
     hello::{ClientHello, Refusal, ServerHello, Success},
     read_buffer::ReadBuffer,
@@ -18,7 +19,7 @@ use tunnelto_lib::{
     ws::{Decoder, Message, Opcode, Role, WsError, accept_value, new_key, put_frame_head},
 };
 
-use crate::{config::ServerAddress, local::dial::server_connector, resolve};
+use crate::{config::ServerAddress, resolve};
 
 /// From the first packet to the server's hello: a slow line with TLS takes a few round trips.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -68,14 +69,16 @@ pub enum ConnectError {
 /// `first` says with which of the server's addresses to begin, so that tries reach different instances.
 pub async fn connect(
     server: &ServerAddress,
+    tls: &Arc<ClientConfig>,
     hello: &ClientHello,
     first: usize,
 ) -> Result<Connected, ConnectError> {
-    timeout(LIMIT, connect_unlimited(server, hello, first)).await.unwrap_or(Err(ConnectError::TimedOut))
+    timeout(LIMIT, connect_unlimited(server, tls, hello, first)).await.unwrap_or(Err(ConnectError::TimedOut))
 }
 
 async fn connect_unlimited(
     server: &ServerAddress,
+    tls: &Arc<ClientConfig>,
     hello: &ClientHello,
     first: usize,
 ) -> Result<Connected, ConnectError> {
@@ -86,10 +89,9 @@ async fn connect_unlimited(
     let socket = resolve::connect(&addresses).await?;
     prepare(&socket)?;
     let mut io = if server.tls {
-        let connector = server_connector().map_err(ConnectError::Tls)?;
         let name = ServerName::try_from(bare_host.to_owned())
             .map_err(|error| ConnectError::Tls(error.to_string()))?;
-        ServerIo::Other(Box::new(connector.connect(name, socket).await?))
+        ServerIo::Other(Box::new(TlsConnector::from(tls.clone()).connect(name, socket).await?))
     } else {
         ServerIo::Plain(socket)
     };

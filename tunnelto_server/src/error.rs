@@ -18,13 +18,15 @@ pub enum Refusal {
     Forbidden,
     BadRequest(&'static str),
     RequestTimeout,
+    /// The certificate of the connection is not for the host that is asked for.
+    Misdirected,
     HeadTooLarge,
     VersionNotSupported,
 }
 
 impl Refusal {
     /// Every refusal, for tables and tests.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::InvalidHost,
         Self::TunnelNotFound,
         Self::TunnelOffline,
@@ -37,6 +39,7 @@ impl Refusal {
         Self::Forbidden,
         Self::BadRequest("malformed request"),
         Self::RequestTimeout,
+        Self::Misdirected,
         Self::HeadTooLarge,
         Self::VersionNotSupported,
     ];
@@ -56,6 +59,7 @@ impl Refusal {
             Self::Forbidden => "forbidden",
             Self::BadRequest(_) => "bad_request",
             Self::RequestTimeout => "request_timeout",
+            Self::Misdirected => "misdirected",
             Self::HeadTooLarge => "head_too_large",
             Self::VersionNotSupported => "version_not_supported",
         }
@@ -72,6 +76,7 @@ impl Refusal {
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::VersionNotSupported => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
         }
@@ -92,6 +97,7 @@ impl Refusal {
             Self::Forbidden => "Error: Forbidden",
             Self::BadRequest(_) => "Error: Bad Request",
             Self::RequestTimeout => "Error: Request Timeout",
+            Self::Misdirected => "Error: Misdirected Request",
             Self::HeadTooLarge => "Error: Request Header Fields Too Large",
             Self::VersionNotSupported => "Error: HTTP Version Not Supported",
         }
@@ -120,8 +126,11 @@ impl Refusal {
             Self::Forbidden => "Your address may not visit this tunnel.",
             Self::BadRequest(reason) => reason,
             Self::RequestTimeout => "The request did not arrive in time.",
+            Self::Misdirected => {
+                "The certificate of this connection is not for that host. Connect anew and ask again."
+            }
             Self::HeadTooLarge => "The request's header fields are larger than this server accepts.",
-            Self::VersionNotSupported => "This door speaks HTTP/1.0, HTTP/1.1 and HTTP/2 without TLS.",
+            Self::VersionNotSupported => "This door speaks HTTP/1.0, HTTP/1.1 and HTTP/2.",
         }
     }
 

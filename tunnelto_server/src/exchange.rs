@@ -1,7 +1,7 @@
 //! One visitor's request from its head to the last byte of its answer: who, what, how much, and how it ended.
 //! It is recorded exactly once, when it is dropped.
 
-use std::{net::SocketAddr, time::Instant};
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use http::Method;
@@ -11,6 +11,7 @@ use crate::{
     active_stream::ConnectionId,
     error::Refusal,
     observability::access_log::{self, Line},
+    tls::certificate::Names,
 };
 
 /// Rides along from classify to record.
@@ -22,6 +23,9 @@ pub struct Exchange {
     pub peer: SocketAddr,
     pub method: Method,
     pub target: Bytes,
+    pub way: Way,
+    /// Its visitor speaks TLS, here or with a trusted proxy.
+    pub is_secure: bool,
     /// The tunnel, once routed.
     pub name: Option<Label>,
     pub status: Option<u16>,
@@ -47,6 +51,17 @@ pub enum Reach {
     Here,
 }
 
+/// Who can read a visitor's bytes on their way.
+#[derive(Clone, Debug, Default)]
+pub enum Way {
+    #[default]
+    Plain,
+    /// Without TLS where it is expected.
+    Unsecured,
+    /// TLS that ended here, with a certificate for these names, or on the instance that has brought the visitor.
+    Tls(Option<Arc<Names>>),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The visitor left, or the server stopped, before the answer was whole.
@@ -60,6 +75,12 @@ pub enum Outcome {
     Upgraded,
 }
 
+impl Way {
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+}
+
 impl Exchange {
     pub fn new(visitor: SocketAddr, peer: SocketAddr, method: Method, target: Bytes) -> Self {
         Self {
@@ -68,6 +89,8 @@ impl Exchange {
             peer,
             method,
             target,
+            way: Way::Plain,
+            is_secure: false,
             name: None,
             status: None,
             bytes_in: 0,

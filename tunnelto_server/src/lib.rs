@@ -11,6 +11,7 @@ pub mod socket;
 
 pub mod config;
 pub mod shutdown;
+pub mod tls;
 
 pub mod observability;
 

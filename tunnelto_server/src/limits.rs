@@ -191,6 +191,9 @@ pub const PAGE_LIFE: Duration = Duration::from_secs(3600);
 /// How often a claim is weighed anew because others have written down the same name meanwhile.
 pub const CLAIM_TRIES: usize = 16;
 
+/// The longest first message of TLS, in bytes: post-quantum keys and tickets fill a few thousand.
+pub const MAX_TLS_HELLO: usize = 32 * 1024;
+
 /// A hop's first bytes, in bytes: addresses and what is signed fill a few hundred.
 pub const MAX_HOP_HEAD: usize = 4096;
 

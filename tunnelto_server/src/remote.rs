@@ -3,7 +3,7 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
 use tunnelto_lib::{
     name::{Hostname, Label},
     read_buffer::ReadBuffer,
@@ -11,24 +11,25 @@ use tunnelto_lib::{
 
 use crate::{
     active_stream::{Reuse, ShardId},
-    config::Config,
+    config::{Config, PublicUrl},
     control_server::ControlServer,
     edge::{
         brought,
-        classify::{Classified, Kind, NO_TLS_HERE, classify, go_on},
+        classify::{Classified, Kind, classify, go_on},
         forwarded::TrustedProxies,
         h1::{self, Elsewhere, HandOver},
         h2,
         handler::{Bound, Handler, Health, NotBrought, Opening},
         handover::{Mailboxes, MovedVisitor, Parcel},
         listener::{Accepted, Arrival},
+        secure,
     },
     error::Refusal,
-    exchange::{Exchange, Reach},
+    exchange::{Exchange, Reach, Way},
     gauge::{Counted, Gauge},
     limits::MAX_LOOKS,
     network::{
-        hop,
+        hop::{self, Content, Visit},
         peer::Peer,
         proxy::{HopError, Hops, Reached, pipe},
     },
@@ -36,6 +37,8 @@ use crate::{
     pool::{Chosen, Pool},
     routing::{Destination, Table},
     shutdown::Shutdown,
+    socket::Socket,
+    tls::certificate::Certificates,
     upstream::{Upstream, peer::PeerStream, tunnel},
 };
 
@@ -50,6 +53,10 @@ pub struct Remote {
     pub mailboxes: Mailboxes,
     pub hops: Hops,
     pub shutdown: Shutdown,
+    /// How visitors reach this server.
+    pub public: PublicUrl,
+    /// `None`: TLS is not spoken here.
+    pub certificates: Option<watch::Receiver<Arc<Certificates>>>,
     /// Exchanges under way.
     pub in_progress: Gauge,
 }
@@ -60,6 +67,10 @@ impl Remote {
         let classified = match classified.kind {
             Kind::Brought => self.receive(classified).await,
             _ => Some(classified),
+        };
+        let classified = match classified {
+            Some(classified) if classified.kind == Kind::Tls => self.end_tls(classified).await,
+            other => other,
         };
         if let Some(classified) = classified {
             self.serve_classified(classified).await;
@@ -74,11 +85,8 @@ impl Remote {
             Kind::Http1 | Kind::Unknown | Kind::Brought => {
                 self.serve_http1(accepted, classified.first, None).await;
             }
-            Kind::Tls => {
-                let mut socket = accepted.socket;
-                // Whoever speaks TLS to a plain port may be gone already.
-                let _ = socket.write_all(&NO_TLS_HERE).await;
-            }
+            // Within TLS, or where there are no certificates.
+            Kind::Tls => secure::refuse(accepted).await,
         }
     }
 
@@ -87,6 +95,42 @@ impl Remote {
         let (accepted, first) =
             brought::receive(classified, &self.hops, |name| self.pool.serves(name)).await?;
         go_on(accepted, first).await
+    }
+
+    /// Shakes hands, unless the visitor's tunnel is another instance's: that gets the hello as it came.
+    async fn end_tls(&self, classified: Classified) -> Option<Classified> {
+        let (Some(certificates), Way::Unsecured) = (&self.certificates, &classified.accepted.arrival.way)
+        else {
+            return Some(classified);
+        };
+        let Classified { mut accepted, mut first, .. } = classified;
+        let name = secure::read_hello(&mut accepted, &mut first).await.ok()?;
+        if let Some(host) = &name
+            && let Some(reached) = self.bring_tls(&accepted, host, &first).await
+        {
+            self.pipe(accepted.socket, reached, accepted.place, self.begin()).await;
+            return None;
+        }
+        let certificates = certificates.borrow().clone();
+        let accepted = secure::accept(accepted, first, name.as_deref(), &certificates).await?;
+        go_on(accepted, ReadBuffer::default()).await
+    }
+
+    /// A visitor that cannot be brought is served here, and told why as one that speaks HTTP.
+    async fn bring_tls(&self, accepted: &Accepted, host: &str, first: &ReadBuffer) -> Option<Reached> {
+        if accepted.arrival.brought.is_some() {
+            return None;
+        }
+        let host = Hostname::parse(host).ok()?;
+        let Destination::Tunnel(routed) = self.table.route(&host).ok()? else { return None };
+        let name = routed.name.clone();
+        let admitted = self.chain.admit(accepted.peer.ip(), routed).ok()?;
+        let peer = self.pool.elsewhere(&admitted).await?;
+        peer.introduction()?.tls_port?;
+        let visit =
+            Visit { kind: hop::Kind::Pipe, name: &name, visitor: accepted.peer, content: Content::Tls };
+        let brought = self.hops.bring(&peer, &visit, &[&first.bytes]).await;
+        brought.inspect_err(|error| self.doubt(&peer, &name, error)).ok()
     }
 
     /// A visitor whose request was read on another shard.
@@ -108,22 +152,43 @@ impl Remote {
                 let moved = MovedVisitor { socket, first, peer, place, arrival, busy };
                 self.hand_over(shard, Parcel::Visitor(Box::new(moved))).await;
             }
-            Elsewhere::Peer(Reached { socket: there, pace, place: _hop, header: _ }) => {
+            Elsewhere::Peer(reached) => {
                 drop(first);
-                pipe(socket, there, &pace, &self.in_progress, busy).await;
-                drop(place);
+                self.pipe(socket, reached, place, busy).await;
             }
         }
     }
 
+    async fn pipe(&self, socket: Socket, reached: Reached, _place: Counted, busy: Counted) {
+        let Reached { socket: there, pace, place: _hop, header: _ } = reached;
+        pipe(socket, there, &pace, &self.in_progress, busy).await;
+    }
+
+    /// The instance did not take a visitor; one that is busy does serve the name.
+    fn doubt(&self, peer: &Arc<Peer>, name: &Label, error: &HopError) {
+        if !matches!(error, HopError::Busy) {
+            self.pool.directory.doubt(peer, name);
+        }
+    }
+
+    /// Where a visitor that came without TLS is sent.
+    fn by_tls(&self, exchange: &Exchange, host: &Hostname) -> Option<String> {
+        let is_wanted = self.config.https_redirect || matches!(exchange.way, Way::Unsecured);
+        if exchange.is_secure || !is_wanted {
+            return None;
+        }
+        let path = origin_form(&exchange.target)?;
+        Some(format!("{}{path}", self.public.of(host)))
+    }
+
     /// One request's way to another instance.
     async fn reach(&self, exchange: &Exchange, peer: Arc<Peer>, name: &Label) -> Result<Upstream, HopError> {
-        let reached = self.hops.reach(&peer, hop::Kind::Request, name, exchange.peer).await;
+        let reached = self.hops.reach(&peer, &visit(hop::Kind::Request, name, exchange)).await;
         let directory = self.pool.directory.clone();
         match reached {
             Ok(reached) => Ok(Upstream::Peer(PeerStream::new(reached, peer, name.clone(), directory))),
             Err(error) => {
-                directory.doubt(&peer, name);
+                self.doubt(&peer, name, &error);
                 Err(error)
             }
         }
@@ -132,14 +197,25 @@ impl Remote {
 
 impl Handler for Remote {
     async fn open(&self, exchange: &mut Exchange, host: &Hostname, reuse: Reuse) -> Result<Opening, Refusal> {
-        let routed = match self.table.route(host)? {
+        if let Way::Tls(Some(names)) = &exchange.way
+            && !names.cover(host.as_str())
+        {
+            return Err(Refusal::Misdirected);
+        }
+        let destination = self.table.route(host)?;
+        if destination != Destination::Wormhole
+            && let Some(url) = self.by_tls(exchange, host)
+        {
+            return Ok(Opening::Secure(url));
+        }
+        let routed = match destination {
             Destination::Tunnel(routed) => routed,
             Destination::Home => return Ok(Opening::Home(self.config.home_url.clone())),
             Destination::Wormhole => return Ok(Opening::Wormhole),
         };
         let name = routed.name.clone();
         exchange.name = Some(name.clone());
-        let admitted = self.chain.admit(exchange, routed)?;
+        let admitted = self.chain.admit(exchange.visitor.ip(), routed)?;
         for _ in 0..MAX_LOOKS {
             let connection = match self.pool.choose(&admitted, exchange).await? {
                 Chosen::Here(connection) => connection,
@@ -153,20 +229,22 @@ impl Handler for Remote {
                     Err(_) => continue,
                 },
             };
-            let stream = tunnel::open(&connection, reuse, exchange.visitor, host.as_str())?;
+            let stream = tunnel::open(&connection, reuse, exchange, host.as_str())?;
             return Ok(Opening::Stream(stream));
         }
         Err(Refusal::ProxyingFailed)
     }
 
     async fn bring(&self, exchange: &Exchange, to: &Bound, first: &[&[u8]]) -> Result<Reached, NotBrought> {
-        let brought = self.hops.bring(&to.peer, &to.name, exchange.peer, first).await;
-        brought.map_err(|error| match error {
-            HopError::Busy => NotBrought { refusal: Refusal::PeerBusy, was_used: true },
-            HopError::NotMine | HopError::Io(_) | HopError::Unanswered(_) => {
-                self.pool.directory.doubt(&to.peer, &to.name);
-                let was_used = matches!(error, HopError::Unanswered(_));
-                NotBrought { refusal: Refusal::ProxyingFailed, was_used }
+        let brought = self.hops.bring(&to.peer, &visit(hop::Kind::Pipe, &to.name, exchange), first).await;
+        brought.map_err(|error| {
+            self.doubt(&to.peer, &to.name, &error);
+            match error {
+                HopError::Busy => NotBrought { refusal: Refusal::PeerBusy, was_used: true },
+                HopError::NotMine | HopError::Io(_) | HopError::Unanswered(_) => {
+                    let was_used = matches!(error, HopError::Unanswered(_));
+                    NotBrought { refusal: Refusal::ProxyingFailed, was_used }
+                }
             }
         })
     }
@@ -194,5 +272,36 @@ impl Handler for Remote {
 
     fn trusted_proxies(&self) -> &TrustedProxies {
         &self.proxies
+    }
+}
+
+fn visit<'v>(kind: hop::Kind, name: &'v Label, exchange: &Exchange) -> Visit<'v> {
+    let content = if exchange.way.is_tls() { Content::Decrypted } else { Content::Plain };
+    Visit { kind, name, visitor: exchange.peer, content }
+}
+
+/// The path and query of a request's target, whichever form it has (RFC 9112 section 3.2).
+fn origin_form(target: &[u8]) -> Option<&str> {
+    let target = std::str::from_utf8(target).ok()?;
+    let Some((_, rest)) = target.split_once("://").filter(|_| !target.starts_with('/')) else {
+        return target.starts_with('/').then_some(target);
+    };
+    Some(rest.find('/').map_or("/", |at| &rest[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::origin_form;
+
+    #[test]
+    fn targets_of_every_form_have_a_path() {
+        for (target, path) in [
+            ("/a?b=http://c", Some("/a?b=http://c")),
+            ("http://web.example.com/a?b", Some("/a?b")),
+            ("http://web.example.com", Some("/")),
+            ("*", None),
+        ] {
+            assert_eq!(origin_form(target.as_bytes()), path, "{target}");
+        }
     }
 }

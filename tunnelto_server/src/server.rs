@@ -45,6 +45,11 @@ use crate::{
     policy::Chain,
     shutdown::Shutdown,
     socket::Socket,
+    tls::{
+        Terms,
+        certificate::Certificates,
+        files::{Folder, FolderError},
+    },
     worker::{Shared, Worker},
 };
 
@@ -64,12 +69,21 @@ pub struct Bound {
     config: Arc<Config>,
     /// One for each shard.
     visitors: Vec<net::TcpListener>,
+    tls: Option<TlsDoor>,
     clients: net::TcpListener,
     peers: net::TcpListener,
     admin: net::TcpListener,
     finding: Finding,
     metrics: Arc<Metrics>,
     pub addresses: Addresses,
+}
+
+/// Where visitors arrive who speak TLS.
+struct TlsDoor {
+    /// One for each shard.
+    listeners: Vec<net::TcpListener>,
+    folder: Folder,
+    certificates: Certificates,
 }
 
 /// How other instances are found.
@@ -84,6 +98,7 @@ enum Finding {
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
     pub visitors: SocketAddr,
+    pub tls: Option<SocketAddr>,
     pub clients: SocketAddr,
     pub peers: SocketAddr,
     pub admin: SocketAddr,
@@ -97,19 +112,29 @@ pub enum StartError {
     Dns(#[from] NetError),
     #[error("CLUSTER: {0}")]
     Store(#[from] StoreError),
+    #[error("TLS_CERTS: {0}")]
+    Certificates(#[from] FolderError),
+    #[error("TLS cannot be spoken: {0}")]
+    Tls(#[from] rustls::Error),
 }
 
 impl Server {
     pub fn bind(config: Config) -> Result<Bound, StartError> {
         let (visitors, visitors_at) = bind_all(config.bind, config.port, config.workers, "visitors (PORT)")?;
+        let (tls, tls_at) = TlsDoor::open(&config)?.unzip();
         let (clients, clients_at) = bind(config.bind, config.ctrl_port, "clients (CTRL_PORT)")?;
         // Alone there is nobody to ask, so nobody else may.
         let loopback = Bind::One(Ipv4Addr::LOCALHOST.into());
         let for_peers = if config.cluster.is_some() { config.bind } else { loopback };
         let (peers, peers_at) = bind(for_peers, config.net_port, "peers (NET_PORT)")?;
         let (admin, admin_at) = bind(loopback, config.admin_port, "the operator (ADMIN_PORT)")?;
-        let addresses =
-            Addresses { visitors: visitors_at, clients: clients_at, peers: peers_at, admin: admin_at };
+        let addresses = Addresses {
+            visitors: visitors_at,
+            tls: tls_at,
+            clients: clients_at,
+            peers: peers_at,
+            admin: admin_at,
+        };
         let net_port = peers_at.port();
         let metrics: Arc<Metrics> = Arc::default();
         let finding = match config.cluster.clone() {
@@ -121,14 +146,25 @@ impl Server {
                 Finding::Indexed(Box::new(Index::new(&url, &config, metrics.clone(), net_port)?))
             }
         };
-        Ok(Bound { config: Arc::new(config), visitors, clients, peers, admin, finding, metrics, addresses })
+        Ok(Bound {
+            config: Arc::new(config),
+            visitors,
+            tls,
+            clients,
+            peers,
+            admin,
+            finding,
+            metrics,
+            addresses,
+        })
     }
 }
 
 impl Bound {
     /// Serves until `shutdown` ends. Call it within a local runtime, which becomes the first shard's.
     pub async fn run(self, shutdown: Shutdown) -> io::Result<()> {
-        let Self { config, visitors, clients, peers, admin, finding, metrics, addresses } = self;
+        let Self { config, visitors, tls, clients, peers, admin, finding, metrics, addresses } = self;
+        let tls_port = addresses.tls.map(|at| at.port());
         let drain = config.drain;
         let lot: Arc<Lot> = Arc::default();
         let registry = Arc::new(ConnectedClients::new(config.grace, lot.clone(), config.cluster.is_some()));
@@ -136,7 +172,7 @@ impl Bound {
             instance: config.instance.clone(),
             life: rand::random(),
             port: addresses.visitors.port(),
-            tls_port: None,
+            tls_port,
             draining: false,
         };
         let mut loops = JoinSet::new();
@@ -164,7 +200,16 @@ impl Bound {
         let (mailboxes, inboxes) = Mailboxes::new(visitors.len());
         let control = ControlServer::new(mailboxes.clone(), MAX_CLIENTS, chain.clone(), shutdown.clone());
         let kept = Places::new(MAX_VISITORS);
+        let mut tls_doors = Vec::new();
+        let certificates = tls.map(|TlsDoor { listeners, folder, certificates }| {
+            tls_doors = listeners;
+            let (found, certificates) = watch::channel(Arc::new(certificates));
+            loops.spawn_local(folder.watch(found));
+            certificates
+        });
         let shared = Shared {
+            public: config.public(addresses.visitors.port(), tls_port),
+            certificates,
             config,
             clients: registry.clone(),
             chain,
@@ -175,7 +220,6 @@ impl Bound {
             directory: directory.clone(),
             hops,
             lot: lot.clone(),
-            visitor_port: addresses.visitors.port(),
         };
         // Started from the inside out: who serves before who lets in.
         loops.spawn_local(forget_gone(registry.clone()));
@@ -194,11 +238,13 @@ impl Bound {
         let _ = timeout(FIRST_LOOK, until_found(discovered)).await;
         let mut shards = JoinSet::new();
         let mut in_progress = Vec::new();
+        let mut tls_doors = tls_doors.into_iter();
         for (number, (door, inbox)) in visitors.into_iter().zip(inboxes).enumerate() {
+            let tls_door = tls_doors.next();
             let gauge = Gauge::default();
             in_progress.push(gauge.clone());
             let shared = shared.clone();
-            let worker = Worker { id: ShardId(number), door, inbox, in_progress: gauge, shared };
+            let worker = Worker { id: ShardId(number), door, tls_door, inbox, in_progress: gauge, shared };
             match number {
                 0 => shards.spawn_local(worker.run()),
                 _ => shards.spawn_local(on_a_thread(worker)),
@@ -242,6 +288,17 @@ impl Bound {
             result = result.and(outcome(stopped));
         }
         result
+    }
+}
+
+impl TlsDoor {
+    fn open(config: &Config) -> Result<Option<(Self, SocketAddr)>, StartError> {
+        let Some(tls) = &config.tls else { return Ok(None) };
+        let what = "visitors who speak TLS (TLS_PORT)";
+        let (listeners, at) = bind_all(config.bind, tls.port, config.workers, what)?;
+        let preferred = config.tunnel_host.as_str().to_owned();
+        let (folder, certificates) = Folder::open(tls.certificates.clone(), Terms::new(tls.min)?, preferred)?;
+        Ok(Some((Self { listeners, folder, certificates }, at)))
     }
 }
 

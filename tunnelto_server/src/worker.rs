@@ -5,7 +5,7 @@ use std::{net, rc::Rc, sync::Arc};
 
 use tokio::{
     net::TcpListener,
-    sync::mpsc,
+    sync::{mpsc, watch},
     task::{JoinSet, spawn_local},
     time::timeout,
 };
@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::{
     active_stream::ShardId,
     auth::Prover,
-    config::Config,
+    config::{Config, PublicUrl},
     connected_clients::ConnectedClients,
     control::session::{self, Lobby},
     control_server::ControlServer,
@@ -34,6 +34,7 @@ use crate::{
     routing::Table,
     shard::Shard,
     shutdown::Shutdown,
+    tls::certificate::Certificates,
 };
 
 /// What all shards share.
@@ -49,14 +50,17 @@ pub struct Shared {
     pub directory: Directory,
     pub hops: Hops,
     pub lot: Arc<Lot>,
-    /// Where the visitors' door really opened.
-    pub visitor_port: u16,
+    /// How visitors reach this server.
+    pub public: PublicUrl,
+    /// `None`: TLS is not spoken here.
+    pub certificates: Option<watch::Receiver<Arc<Certificates>>>,
 }
 
 /// A shard that does not run yet. It is made on the main thread and runs on its own.
 pub struct Worker {
     pub id: ShardId,
     pub door: net::TcpListener,
+    pub tls_door: Option<net::TcpListener>,
     pub inbox: mpsc::Receiver<Parcel>,
     /// Exchanges under way on it.
     pub in_progress: Gauge,
@@ -66,16 +70,21 @@ pub struct Worker {
 impl Worker {
     /// Works until the end. Call it within a local runtime.
     pub async fn run(self) -> std::io::Result<()> {
-        let Self { id, door, inbox, in_progress, shared } = self;
+        let Self { id, door, tls_door, inbox, in_progress, shared } = self;
         let shutdown = shared.shutdown.clone();
-        let door = Door::new(TcpListener::from_std(door)?, shared.visitors.clone());
+        let mut doors = vec![Door::new(TcpListener::from_std(door)?, shared.visitors.clone())];
+        if let Some(door) = tls_door {
+            doors.push(Door::for_tls(TcpListener::from_std(door)?, shared.visitors.clone()));
+        }
         let (lobby, remote) = assemble(id, in_progress, shared);
         let sessions = TaskTracker::new();
 
         // Started from the inside out: who serves before who lets in.
         let mut loops = JoinSet::new();
         loops.spawn_local(take_parcels(inbox, lobby, remote.clone(), sessions.clone()));
-        loops.spawn_local(accept_visitors(door, remote));
+        for door in doors {
+            loops.spawn_local(accept_visitors(door, remote.clone()));
+        }
 
         tokio::select! {
             () = shutdown.until_ended() => {}
@@ -96,7 +105,7 @@ impl Worker {
 }
 
 fn assemble(id: ShardId, in_progress: Gauge, shared: Shared) -> (Rc<Lobby>, Rc<Remote>) {
-    let Shared { config, clients, chain, control, mailboxes, shutdown, visitor_port, .. } = shared;
+    let Shared { config, clients, chain, control, mailboxes, shutdown, public, certificates, .. } = shared;
     let (directory, hops, lot) = (shared.directory, shared.hops, shared.lot);
     let shard = Rc::new(Shard::new(id));
     let lobby = Lobby {
@@ -109,7 +118,7 @@ fn assemble(id: ShardId, in_progress: Gauge, shared: Shared) -> (Rc<Lobby>, Rc<R
         shard: shard.clone(),
         shutdown: shutdown.clone(),
         directory: directory.clone(),
-        visitor_port,
+        public: public.clone(),
         config: config.clone(),
     };
     let remote = Remote {
@@ -129,6 +138,8 @@ fn assemble(id: ShardId, in_progress: Gauge, shared: Shared) -> (Rc<Lobby>, Rc<R
         hops,
         shutdown,
         in_progress,
+        public,
+        certificates,
         config,
     };
     (Rc::new(lobby), Rc::new(remote))

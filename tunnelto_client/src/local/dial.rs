@@ -15,7 +15,7 @@ use tunnelto_lib::socket;
 use super::{
     files,
     target::{Address, Target, Verify},
-    tls,
+    tls::{self, Trust},
 };
 use crate::resolve;
 
@@ -51,7 +51,10 @@ pub enum DialError {
 impl Dialer {
     pub fn new(target: Target) -> Result<Self, String> {
         let connector = match &target {
-            Target::Tls { verify, .. } => Some(TlsConnector::from(tls::client_config(*verify)?)),
+            Target::Tls { verify, .. } => Some(TlsConnector::from(tls::client_config(match verify {
+                Verify::Yes => Trust::System,
+                Verify::No => Trust::Anybody,
+            })?)),
             _ => None,
         };
         Ok(Self { target, connector, last: Cell::new(None) })
@@ -98,9 +101,4 @@ impl Dialer {
         socket::prepare(SockRef::from(&socket), peer.ip())?;
         Ok(socket)
     }
-}
-
-/// A TLS connector that trusts the system's roots, for connections to the server.
-pub fn server_connector() -> Result<TlsConnector, String> {
-    tls::client_config(Verify::Yes).map(TlsConnector::from)
 }

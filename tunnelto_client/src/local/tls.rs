@@ -1,38 +1,61 @@
 //! TLS to the local service and to the server.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, ServerName, UnixTime},
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
 
-use super::target::Verify;
+/// Whose certificates are right.
+#[derive(Clone, Copy, Debug)]
+pub enum Trust<'p> {
+    Anybody,
+    None,
+    /// Whoever the system's roots vouch for.
+    System,
+    /// Whoever the certificates in this PEM file vouch for.
+    File(&'p Path),
+}
 
-/// Trusts the system's roots, or anybody.
-pub fn client_config(verify: Verify) -> Result<Arc<ClientConfig>, String> {
+pub fn client_config(trust: Trust<'_>) -> Result<Arc<ClientConfig>, String> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
-    let config = match verify {
-        Verify::No => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
-            .with_no_client_auth(),
-        Verify::Yes => {
-            let mut roots = RootCertStore::empty();
-            let found = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(found.certs);
-            if roots.is_empty() {
-                return Err("no trusted certificates found on this system; install ca-certificates".into());
-            }
-            builder.with_root_certificates(roots).with_no_client_auth()
+    let roots = match trust {
+        Trust::Anybody => {
+            let anybody = builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)));
+            return Ok(Arc::new(anybody.with_no_client_auth()));
         }
+        Trust::None => RootCertStore::empty(),
+        Trust::System => system_roots()?,
+        Trust::File(path) => roots_in(path).map_err(|reason| format!("{}: {reason}", path.display()))?,
     };
-    Ok(Arc::new(config))
+    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+}
+
+fn system_roots() -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err("no trusted certificates found on this system; install ca-certificates".into());
+    }
+    Ok(roots)
+}
+
+fn roots_in(path: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())? {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    if roots.is_empty() {
+        return Err("no certificate in it; expected PEM".into());
+    }
+    Ok(roots)
 }
 
 /// `--insecure`: the user said that the local service's certificate does not matter.

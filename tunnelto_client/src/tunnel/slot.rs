@@ -68,7 +68,7 @@ impl Slot {
             let connected = tokio::select! {
                 biased;
                 () = self.tunnel.stop.cancelled() => break,
-                connected = connect(&server, &hello, first) => connected,
+                connected = connect(&server, &self.tunnel.config.tls, &hello, first) => connected,
             };
             let anew = match connected {
                 Ok(connected) => {

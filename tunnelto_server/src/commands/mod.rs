@@ -163,8 +163,9 @@ fn first_key(config: &Config) -> Result<(), CommandError> {
 
 /// One line for whoever started us, with the addresses that the doors really have.
 fn publish(addresses: &Addresses) -> std::io::Result<()> {
-    let Addresses { visitors, clients, peers, admin } = addresses;
-    print(&format!("listening visitors={visitors} clients={clients} peers={peers} admin={admin}"))
+    let Addresses { visitors, tls, clients, peers, admin } = addresses;
+    let tls = tls.map(|at| format!(" tls={at}")).unwrap_or_default();
+    print(&format!("listening visitors={visitors}{tls} clients={clients} peers={peers} admin={admin}"))
 }
 
 fn print(line: &str) -> std::io::Result<()> {

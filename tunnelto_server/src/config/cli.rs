@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use tunnelto_lib::name::{Hostname, Label};
 
 use super::{
-    Auth, PublicUrl,
+    Auth, PublicUrl, TlsMin,
     values::{self, Hidden},
 };
 use crate::limits::PEER_HOPS;
@@ -66,6 +66,23 @@ pub struct Settings {
     /// Where visitors arrive; 0 takes any free port
     #[arg(long, env = "PORT", default_value_t = 8080)]
     pub port: u16,
+
+    /// Where visitors arrive who speak TLS; clients may connect there, too, as wormhole.HOST. It needs TLS_CERTS [default: none]
+    #[arg(long, env = "TLS_PORT")]
+    pub tls_port: Option<u16>,
+
+    /// The folder of certificates: NAME.pem with its key, NAME.crt with NAME.key, or folders with tls.crt and tls.key, or with
+    /// fullchain.pem and privkey.pem; renewed files are taken up by themselves [default: none]
+    #[arg(long, env = "TLS_CERTS", value_parser = values::path)]
+    pub tls_certs: Option<PathBuf>,
+
+    /// The oldest TLS that is spoken: 1.2 or 1.3
+    #[arg(long, env = "TLS_MIN", value_enum, default_value = "1.2", hide_possible_values = true)]
+    pub tls_min: TlsMin,
+
+    /// Whether visitors who come without TLS are sent to the same address with it: true or false
+    #[arg(long, env = "HTTPS_REDIRECT", default_value_t = false, action = clap::ArgAction::Set)]
+    pub https_redirect: bool,
 
     /// Where clients connect
     #[arg(long, env = "CTRL_PORT", default_value_t = 5000)]
@@ -154,7 +171,7 @@ pub struct Settings {
     #[arg(long, env = "DATA_DIR", global = true, value_parser = values::path)]
     pub data_dir: Option<PathBuf>,
 
-    /// Scheme and port of the URLs that clients print, such as https://example.com [default: https on Fly.io, else http with PORT]
+    /// Scheme and port of the URLs that clients print, such as https://example.com [default: https on Fly.io, https with TLS_PORT where that is set, else http with PORT]
     #[arg(long, env = "PUBLIC_URL", value_parser = values::public_url)]
     pub public_url: Option<PublicUrl>,
 

@@ -28,6 +28,9 @@ use values::Hidden;
 pub struct Config {
     pub bind: Bind,
     pub port: u16,
+    pub tls: Option<Tls>,
+    /// Visitors who come without TLS are sent to where there is.
+    pub https_redirect: bool,
     pub ctrl_port: u16,
     pub net_port: u16,
     pub admin_port: u16,
@@ -77,6 +80,23 @@ pub enum Auth {
     Keys,
 }
 
+/// The door for visitors who speak TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    pub port: u16,
+    /// A folder.
+    pub certificates: PathBuf,
+    pub min: TlsMin,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum TlsMin {
+    #[value(name = "1.2")]
+    Tls12,
+    #[value(name = "1.3")]
+    Tls13,
+}
+
 /// Scheme and port of the URLs that clients print.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicUrl {
@@ -88,6 +108,14 @@ pub struct PublicUrl {
 pub enum ConfigError {
     #[error("TUNNEL_HOST `{0}` is not one of ALLOWED_HOSTS; add it there")]
     TunnelHost(Hostname),
+    #[error("TLS_PORT needs certificates; name their folder in TLS_CERTS")]
+    NoCertificates,
+    #[error("TLS_CERTS is of no use without TLS_PORT; set it, such as to 443")]
+    NoTlsPort,
+    #[error(
+        "HTTPS_REDIRECT needs to know where TLS is spoken: set TLS_PORT, or PUBLIC_URL to an https:// URL"
+    )]
+    NoHttps,
     #[error("DATA_DIR: no home folder found to keep data in; set DATA_DIR")]
     NoDataDir,
     #[error(
@@ -138,12 +166,24 @@ impl Config {
                 trusted_proxies.extend(FLY_PRIVATE.iter().filter_map(|range| range.parse::<IpNet>().ok()));
             }
         }
+        let tls = match (settings.tls_port, settings.tls_certs) {
+            (Some(port), Some(certificates)) => Some(Tls { port, certificates, min: settings.tls_min }),
+            (None, None) => None,
+            (Some(_), None) => return Err(ConfigError::NoCertificates),
+            (None, Some(_)) => return Err(ConfigError::NoTlsPort),
+        };
+        let is_https = public_url.as_ref().map_or(tls.is_some(), |public| public.scheme == "https");
+        if settings.https_redirect && !is_https {
+            return Err(ConfigError::NoHttps);
+        }
         let instance = settings.fly_alloc_id.or(settings.fly_machine_id);
         let bound_to = settings.bind.filter(|ip| !ip.is_unspecified());
         let advertise = settings.advertise.or(settings.fly_private_ip).or(bound_to);
         Ok(Self {
             bind: settings.bind.map_or(Bind::All, Bind::One),
             port: settings.port,
+            tls,
+            https_redirect: settings.https_redirect,
             ctrl_port: settings.ctrl_port,
             net_port: settings.net_port,
             admin_port: settings.admin_port,
@@ -171,15 +211,22 @@ impl Config {
         })
     }
 
-    /// The URL under which visitors reach `name`; `port` is where the visitors' door really opened.
-    pub fn url_of(&self, name: &Label, port: u16) -> String {
-        let (scheme, port) = match &self.public_url {
-            Some(public) => (public.scheme, public.port),
-            None => ("http", Some(port).filter(|port| *port != 80)),
+    /// How visitors reach this server, whose doors really opened at these ports.
+    pub fn public(&self, port: u16, tls_port: Option<u16>) -> PublicUrl {
+        let by_doors = || match tls_port {
+            Some(port) => PublicUrl { scheme: "https", port: Some(port).filter(|port| *port != 443) },
+            None => PublicUrl { scheme: "http", port: Some(port).filter(|port| *port != 80) },
         };
-        match port {
-            Some(port) => format!("{scheme}://{name}.{}:{port}", self.tunnel_host),
-            None => format!("{scheme}://{name}.{}", self.tunnel_host),
+        self.public_url.clone().unwrap_or_else(by_doors)
+    }
+}
+
+impl PublicUrl {
+    /// A URL without a path.
+    pub fn of(&self, host: &impl std::fmt::Display) -> String {
+        match self.port {
+            Some(port) => format!("{}://{host}:{port}", self.scheme),
+            None => format!("{}://{host}", self.scheme),
         }
     }
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     active_stream::{Connection, ConnectionId},
     auth::Prover,
-    config::Config,
+    config::{Config, PublicUrl},
     connected_clients::{ConnectedClients, Farewell, Order, Orders, Reason},
     gauge::Gauge,
     limits::{
@@ -44,8 +44,8 @@ pub struct Lobby {
     pub shard: Rc<Shard>,
     pub shutdown: Shutdown,
     pub directory: Directory,
-    /// Where the visitors' door really opened.
-    pub visitor_port: u16,
+    /// How visitors reach this server.
+    pub public: PublicUrl,
 }
 
 /// Serves one upgraded connection to its end.
@@ -359,7 +359,7 @@ fn success(lobby: &Lobby, welcomed: &Welcomed, protocol: u8) -> ServerHello {
         window: WINDOW,
         max_streams: 0,
         capabilities: vec![GOODBYE.into()],
-        urls: vec![lobby.config.url_of(name, lobby.visitor_port)],
+        urls: vec![lobby.public.of(&format_args!("{name}.{}", lobby.config.tunnel_host))],
         instance: lobby.config.instance.clone(),
         connections: if lobby.directory.count() > 0 { 2 } else { 1 },
         reconnect_token: lobby.prover.token(name, owner, *session),

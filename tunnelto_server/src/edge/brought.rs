@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     error::Refusal,
+    exchange::Way,
     limits::{HEAD_TIME, LINGER, LINGER_BYTES, MAX_HOP_HEAD},
     network::{
         hop::{BadHop, Bringing, MINE, NOT_MINE},
@@ -50,6 +51,9 @@ pub async fn receive(
     accepted.socket.write_all(&[MINE]).await.ok()?;
     hops.metrics.hop(Hop::Arrived);
     accepted.peer = bringing.visitor;
+    if bringing.is_tls {
+        accepted.arrival.way = Way::Tls(None);
+    }
     accepted.arrival.brought = Some(Brought { kind: bringing.kind, by: bringing.from });
     Some((accepted, first))
 }

@@ -1,6 +1,5 @@
 //! What a connection speaks, by its first bytes.
 
-use bytes::Bytes;
 use tunnelto_lib::read_buffer::ReadBuffer;
 
 use super::listener::Accepted;
@@ -26,7 +25,7 @@ pub enum Kind {
     Http2,
     /// Another instance brings a visitor, or somebody says so.
     Brought,
-    /// A TLS hello on the plain port.
+    /// A TLS hello.
     Tls,
     Unknown,
 }
@@ -73,9 +72,6 @@ fn kind(first: &[u8]) -> Option<Kind> {
     }
     Some(if byte.is_ascii_alphabetic() { Kind::Http1 } else { Kind::Unknown })
 }
-
-/// A TLS alert, protocol_version (RFC 8446 section 6.2): what a TLS client understands on a plain port.
-pub const NO_TLS_HERE: Bytes = Bytes::from_static(&[0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46]);
 
 #[cfg(test)]
 mod tests {

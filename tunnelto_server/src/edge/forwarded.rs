@@ -41,6 +41,12 @@ impl TrustedProxies {
         self.0.iter().any(|network| network.contains(&address))
     }
 
+    /// The scheme that the visitor sees.
+    pub fn proto<'h>(&self, peer: SocketAddr, said: &Said<'h>, is_tls: bool) -> &'h [u8] {
+        let seen: &[u8] = if is_tls { b"https" } else { b"http" };
+        said.proto.filter(|_| self.trusts(peer.ip())).unwrap_or(seen)
+    }
+
     /// The visitor itself: the right-most address that is no trusted proxy's.
     pub fn visitor(&self, peer: SocketAddr, said: &Said<'_>) -> SocketAddr {
         if !self.trusts(peer.ip()) {
@@ -96,6 +102,7 @@ pub fn put_forwarded(
     peer: SocketAddr,
     said: &Said<'_>,
     host: &[u8],
+    is_tls: bool,
 ) {
     let peer_ip = peer.ip().to_canonical();
     let trusted = proxies.trusts(peer_ip);
@@ -107,7 +114,7 @@ pub fn put_forwarded(
         }
     }
     put_address(out, peer_ip);
-    let proto = said.proto.filter(|_| trusted).unwrap_or(b"http");
+    let proto = proxies.proto(peer, said, is_tls);
     out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
     out.extend_from_slice(proto);
     out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
@@ -153,7 +160,7 @@ mod tests {
     fn put(proxies: &[&str], peer: &str, said: &Said<'_>) -> String {
         let proxies = TrustedProxies::new(proxies.iter().map(|network| network.parse().unwrap()).collect());
         let mut out = BytesMut::new();
-        put_forwarded(&mut out, &proxies, peer.parse().unwrap(), said, b"web.localhost");
+        put_forwarded(&mut out, &proxies, peer.parse().unwrap(), said, b"web.localhost", false);
         String::from_utf8(out.to_vec()).unwrap()
     }
 

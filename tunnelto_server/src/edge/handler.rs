@@ -24,6 +24,8 @@ pub enum Opening {
     Pipe(Bound),
     /// The bare host: a redirect, or a small page.
     Home(Option<String>),
+    /// The same address by TLS.
+    Secure(String),
     Health(Health),
     /// The tunnel's client is on another shard, which takes the exchange.
     Elsewhere(ShardId),

@@ -13,6 +13,7 @@ use tokio::sync::{
 use crate::{
     active_stream::ShardId,
     edge::listener::Arrival,
+    exchange::Way,
     gauge::{Counted, Gauge},
     socket::{Detached, Socket},
 };
@@ -52,6 +53,7 @@ pub struct MovedRequest {
     pub request: Request<RecvStream>,
     pub respond: SendResponse<Bytes>,
     pub peer: SocketAddr,
+    pub way: Way,
     pub busy: Counted,
     pub ending: oneshot::Sender<Ending>,
 }

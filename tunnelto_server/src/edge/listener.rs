@@ -13,7 +13,7 @@ use tunnelto_lib::socket;
 
 use crate::{
     config::Bind,
-    exchange::Reach,
+    exchange::{Reach, Way},
     gauge::{Counted, Gauge},
     limits::ACCEPT_PAUSE,
     network::hop::Kind,
@@ -43,6 +43,7 @@ pub struct Arrival {
     pub brought: Option<Brought>,
     /// A request of it has been served.
     pub has_asked: bool,
+    pub way: Way,
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +56,7 @@ pub struct Brought {
 pub struct Door {
     listener: TcpListener,
     places: Arc<Places>,
+    way: Way,
 }
 
 /// The connections that one door or several together may have let in.
@@ -149,7 +151,12 @@ impl Arrival {
 
 impl Door {
     pub fn new(listener: TcpListener, places: Arc<Places>) -> Self {
-        Self { listener, places }
+        Self { listener, places, way: Way::Plain }
+    }
+
+    /// Where nothing else is expected.
+    pub fn for_tls(listener: TcpListener, places: Arc<Places>) -> Self {
+        Self { listener, places, way: Way::Unsecured }
     }
 
     /// The next connection. Failures to accept are waited out; they never end the loop. Cancel-safe.
@@ -167,7 +174,7 @@ impl Door {
                         socket: socket.into(),
                         peer: canonical(peer),
                         place: self.places.taken.enter(),
-                        arrival: Arrival::default(),
+                        arrival: Arrival { way: self.way.clone(), ..Arrival::default() },
                     };
                 }
                 Err(error) if is_the_visitors_fault(&error) => {}

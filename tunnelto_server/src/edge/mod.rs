@@ -10,3 +10,4 @@ pub mod handler;
 pub mod handover;
 pub mod listener;
 pub mod pages;
+pub mod secure;

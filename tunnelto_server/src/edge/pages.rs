@@ -50,6 +50,12 @@ impl Page {
                 fields: vec![("Location", url.clone())],
                 body: String::new(),
             }),
+            // The method stays (RFC 9110 section 15.4.9).
+            Opening::Secure(url) => Some(Self {
+                status: StatusCode::PERMANENT_REDIRECT,
+                fields: vec![("Location", url.clone())],
+                body: String::new(),
+            }),
             Opening::Home(None) => {
                 let words = "A tunnelto server runs here.";
                 let next = "Open a tunnel of your own with: tunnelto 3000 -s NAME";

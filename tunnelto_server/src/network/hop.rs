@@ -31,6 +31,25 @@ pub enum Kind {
     Request,
 }
 
+/// A visitor on its way to another instance.
+#[derive(Clone, Copy, Debug)]
+pub struct Visit<'v> {
+    pub kind: Kind,
+    pub name: &'v Label,
+    pub visitor: SocketAddr,
+    pub content: Content,
+}
+
+/// What a visitor's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    Plain,
+    /// They were TLS, which has ended.
+    Decrypted,
+    /// TLS as it came, for the other instance's TLS_PORT.
+    Tls,
+}
+
 /// What one instance tells another of a visitor that it brings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bringing {
@@ -44,6 +63,9 @@ pub struct Bringing {
     at: u64,
     /// Signed along with the rest.
     pub visitor: SocketAddr,
+    /// The visitor's TLS has ended on the instance that brings it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_tls: bool,
 }
 
 /// Why a PROXY header is not believed.
@@ -60,8 +82,17 @@ pub enum BadHop {
 }
 
 impl Bringing {
-    pub fn new(kind: Kind, name: Label, from: &str, to: &str, visitor: SocketAddr) -> Self {
-        Self { kind, name, from: from.into(), to: to.into(), at: milliseconds(SystemTime::now()), visitor }
+    pub fn new(visit: &Visit<'_>, from: &str, to: &str) -> Self {
+        let Visit { kind, name, visitor, content } = *visit;
+        Self {
+            kind,
+            name: name.clone(),
+            from: from.into(),
+            to: to.into(),
+            at: milliseconds(SystemTime::now()),
+            visitor,
+            is_tls: content == Content::Decrypted,
+        }
     }
 
     /// `destination` is where the instance takes visitors.
@@ -130,7 +161,9 @@ mod tests {
     }
 
     fn bringing(visitor: &str) -> Bringing {
-        Bringing::new(Kind::Pipe, Label::parse("web").unwrap(), "a", "b", visitor.parse().unwrap())
+        let name = Label::parse("web").unwrap();
+        let visitor = visitor.parse().unwrap();
+        Bringing::new(&Visit { kind: Kind::Pipe, name: &name, visitor, content: Content::Plain }, "a", "b")
     }
 
     #[test]

@@ -16,10 +16,10 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use tunnelto_lib::{name::Label, read_buffer::ReadBuffer, socket};
+use tunnelto_lib::{read_buffer::ReadBuffer, socket};
 
 use super::{
-    hop::{Bringing, Kind, MINE},
+    hop::{Bringing, Content, MINE, Visit},
     pace::Pace,
     peer::{Down, Peer},
 };
@@ -71,14 +71,8 @@ pub enum HopError {
 
 impl Hops {
     /// Connects; the header is still to be sent.
-    pub async fn reach(
-        &self,
-        peer: &Peer,
-        kind: Kind,
-        name: &Label,
-        visitor: SocketAddr,
-    ) -> Result<Reached, HopError> {
-        let reached = self.try_reach(peer, kind, name, visitor).await;
+    pub async fn reach(&self, peer: &Peer, visit: &Visit<'_>) -> Result<Reached, HopError> {
+        let reached = self.try_reach(peer, visit).await;
         match &reached {
             Ok(_) => {}
             Err(HopError::Busy) => self.metrics.hop(Hop::Busy),
@@ -94,18 +88,16 @@ impl Hops {
         reached
     }
 
-    async fn try_reach(
-        &self,
-        peer: &Peer,
-        kind: Kind,
-        name: &Label,
-        visitor: SocketAddr,
-    ) -> Result<Reached, HopError> {
+    async fn try_reach(&self, peer: &Peer, visit: &Visit<'_>) -> Result<Reached, HopError> {
         let place = peer.hop(self.most).ok_or(HopError::Busy)?;
         let introduction = peer.introduction().ok_or(io::Error::from(io::ErrorKind::NotConnected))?;
-        let door = SocketAddr::new(peer.at.ip(), introduction.port);
-        let header = Bringing::new(kind, name.clone(), &self.instance, &introduction.instance, visitor)
-            .header(&self.keys, door)?;
+        let port = match visit.content {
+            Content::Plain | Content::Decrypted => Some(introduction.port),
+            Content::Tls => introduction.tls_port,
+        };
+        let port = port.ok_or(io::Error::from(io::ErrorKind::NotConnected))?;
+        let door = SocketAddr::new(peer.at.ip(), port);
+        let header = Bringing::new(visit, &self.instance, &introduction.instance).header(&self.keys, door)?;
         let connecting = timeout(self.connect, TcpStream::connect(door)).await;
         let socket = connecting.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         socket::prepare(SockRef::from(&socket), door.ip())?;
@@ -115,14 +107,8 @@ impl Hops {
     }
 
     /// Brings a visitor's connection there, with what was read of it. The instance has taken it when this returns.
-    pub async fn bring(
-        &self,
-        peer: &Peer,
-        name: &Label,
-        visitor: SocketAddr,
-        first: &[&[u8]],
-    ) -> Result<Reached, HopError> {
-        let mut reached = self.reach(peer, Kind::Pipe, name, visitor).await?;
+    pub async fn bring(&self, peer: &Peer, visit: &Visit<'_>, first: &[&[u8]]) -> Result<Reached, HopError> {
+        let mut reached = self.reach(peer, visit).await?;
         let all = [&[&reached.header[..]], first].concat().concat();
         let socket = &mut reached.socket;
         let taken = timeout(HOP_ANSWER, async {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::{error::Refusal, exchange::Exchange};
+use crate::error::Refusal;
 
 /// What was routed and may be served.
 pub struct Admitted<R> {
@@ -28,8 +28,8 @@ impl Chain {
         Self { blocked }
     }
 
-    pub fn admit<R>(&self, exchange: &Exchange, routed: R) -> Result<Admitted<R>, Refusal> {
-        if self.is_blocked(exchange.visitor.ip()) {
+    pub fn admit<R>(&self, visitor: IpAddr, routed: R) -> Result<Admitted<R>, Refusal> {
+        if self.is_blocked(visitor) {
             return Err(Refusal::Forbidden);
         }
         Ok(Admitted { routed })

@@ -84,6 +84,18 @@ impl Pool {
         self.clients.serves(name)
     }
 
+    /// The instance that serves what is not served here, if that can be known at once. Nobody waits for a client here.
+    pub async fn elsewhere(&self, admitted: &Admitted<Routed>) -> Option<Arc<Peer>> {
+        let name = &admitted.routed().name;
+        if self.directory.is_alone() || (self.serves(name) && !self.shutdown.is_draining()) {
+            return None;
+        }
+        match self.directory.locate(name).await {
+            Ok(Located::At(peers)) => best(peers),
+            _ => None,
+        }
+    }
+
     async fn look(&self, Routed { name }: &Routed, exchange: &Exchange) -> Result<Look, Refusal> {
         let now = Instant::now();
         let moving = if exchange.has_moved { Moving::Unwelcome } else { Moving::Allowed };
@@ -115,8 +127,7 @@ impl Pool {
         }
         match (self.directory.locate(name).await, here) {
             (Ok(Located::At(peers)), here) => {
-                let best = peers.into_iter().min_by_key(|peer| (peer.is_draining(), peer.load()));
-                Ok(best.map_or(here, |peer| Look::Chosen(Chosen::Peer(peer))))
+                Ok(best(peers).map_or(here, |peer| Look::Chosen(Chosen::Peer(peer))))
             }
             (_, here @ (Look::Chosen(_) | Look::Away(_))) => Ok(here),
             (Ok(Located::Away(until)), Look::Nowhere) => Ok(Look::Away(until)),
@@ -125,6 +136,10 @@ impl Pool {
             (Err(_), Look::Nowhere) => Err(Refusal::LocatingFailed),
         }
     }
+}
+
+fn best(peers: Vec<Arc<Peer>>) -> Option<Arc<Peer>> {
+    peers.into_iter().min_by_key(|peer| (peer.is_draining(), peer.load()))
 }
 
 /// The less busy one, and rather one of this shard.

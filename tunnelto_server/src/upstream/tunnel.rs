@@ -1,6 +1,6 @@
 //! A stream to a client's local service.
 
-use std::{net::SocketAddr, rc::Rc};
+use std::rc::Rc;
 
 use tunnelto_lib::{
     hello::{Init, Kind},
@@ -11,15 +11,21 @@ use super::Upstream;
 use crate::{
     active_stream::{Connection, Reuse},
     error::Refusal,
+    exchange::Exchange,
 };
 
 pub fn open(
     connection: &Rc<Connection>,
     reuse: Reuse,
-    visitor: SocketAddr,
+    exchange: &Exchange,
     host: &str,
 ) -> Result<Upstream, Refusal> {
-    let about = || Init { peer: visitor.to_string(), kind: Kind::Http, host: host.to_owned(), tls: false };
+    let about = || Init {
+        peer: exchange.visitor.to_string(),
+        kind: Kind::Http,
+        host: host.to_owned(),
+        tls: exchange.is_secure,
+    };
     connection.open(reuse, about).map(Upstream::Tunnel).map_err(|error| match error {
         OpenError::TooMany => Refusal::TooMany,
         OpenError::Lost => Refusal::TunnelOffline,

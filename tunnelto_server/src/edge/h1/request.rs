@@ -24,6 +24,8 @@ pub struct RequestHead {
     pub target: Bytes,
     pub host: Hostname,
     pub visitor: SocketAddr,
+    /// The visitor has sent it by TLS, here or to a trusted proxy.
+    pub is_secure: bool,
     pub version: Version,
     pub body: Body,
     /// Whether the visitor keeps its connection for another request.
@@ -61,7 +63,12 @@ pub enum After {
 
 impl RequestHead {
     /// `head` ends with its empty line; its line ends were checked when it was read.
-    pub fn parse(head: Bytes, peer: SocketAddr, proxies: &TrustedProxies) -> Result<Self, Refusal> {
+    pub fn parse(
+        head: Bytes,
+        peer: SocketAddr,
+        proxies: &TrustedProxies,
+        is_tls: bool,
+    ) -> Result<Self, Refusal> {
         // Not written before they are used: 8 KiB that most heads never need.
         let mut slots = [const { MaybeUninit::uninit() }; MAX_FIELDS];
         let mut request = httparse::Request::new(&mut []);
@@ -98,10 +105,11 @@ impl RequestHead {
                 put_field(&mut onward, field.name, field.value);
             }
         }
-        put_forwarded(&mut onward, proxies, peer, &fields.said, host_value.as_bytes());
+        put_forwarded(&mut onward, proxies, peer, &fields.said, host_value.as_bytes(), is_tls);
 
         Ok(Self {
             visitor: proxies.visitor(peer, &fields.said),
+            is_secure: proxies.proto(peer, &fields.said, is_tls) == b"https",
             keeps_alive: fields.keeps_alive(version),
             accept: fields.accept,
             wants_trailers: fields.wants_trailers,
@@ -341,7 +349,7 @@ mod tests {
 
     fn parse(head: &str) -> Result<RequestHead, Refusal> {
         let peer = "192.0.2.1:7".parse().unwrap();
-        RequestHead::parse(Bytes::copy_from_slice(head.as_bytes()), peer, &TrustedProxies::new(vec![]))
+        RequestHead::parse(Bytes::copy_from_slice(head.as_bytes()), peer, &TrustedProxies::new(vec![]), false)
     }
 
     fn onward(head: &str) -> String {

@@ -81,9 +81,14 @@ pub async fn serve<H: Handler>(
                 }
                 return None;
             }
-            Ok(Some(head)) => RequestHead::parse(head.clone(), visitor.peer, handler.trusted_proxies())
-                .map_err(|refusal| (refusal, form_of(&head)))
-                .map(|request| (head, request)),
+            Ok(Some(head)) => RequestHead::parse(
+                head.clone(),
+                visitor.peer,
+                handler.trusted_proxies(),
+                visitor.arrival.way.is_tls(),
+            )
+            .map_err(|refusal| (refusal, form_of(&head)))
+            .map(|request| (head, request)),
             Ok(None) => return None,
             Err(refusal) => Err((refusal, Form::Text)),
         };
@@ -100,6 +105,8 @@ pub async fn serve<H: Handler>(
             Exchange::new(request.visitor, visitor.peer, request.method.clone(), request.target.clone());
         exchange.has_moved = has_moved;
         exchange.reach = visitor.arrival.reach();
+        exchange.way = visitor.arrival.way.clone();
+        exchange.is_secure = request.is_secure;
         let opening = open_or_bring(handler, &mut exchange, &request, &[&head, &visitor.buffer.bytes]).await;
         visitor.arrival.has_asked = !matches!(opening, Ok(Found::Here(Opening::Elsewhere(_))));
         let next = match opening {

@@ -29,7 +29,7 @@ use crate::{
         pages::Page,
     },
     error::Refusal,
-    exchange::{Exchange, Outcome, Reach},
+    exchange::{Exchange, Outcome, Reach, Way},
     gauge::Counted,
     io::{Rewind, within},
     limits::{
@@ -47,7 +47,8 @@ const RESET_TIME: Duration = Duration::from_secs(10);
 const GOODBYE: Duration = Duration::from_secs(5);
 
 pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuffer, handler: Rc<H>) {
-    let Accepted { socket, peer, place: _place, arrival: _ } = accepted;
+    let Accepted { socket, peer, place: _place, arrival } = accepted;
+    let way = arrival.way;
     let io = Rewind { first: first.take(), io: socket };
     let mut builder = h2::server::Builder::new();
     builder
@@ -68,7 +69,7 @@ pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuff
         tokio::select! {
             accepted = connection.accept() => match accepted {
                 Some(Ok((request, respond))) => {
-                    requests.spawn_local(exchange(request, respond, peer, None, handler.clone()));
+                    requests.spawn_local(exchange(request, respond, (peer, way.clone()), None, handler.clone()));
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%error, %peer, "HTTP/2 connection broke");
@@ -115,8 +116,8 @@ impl Patience {
 
 /// A request that another shard has given away.
 pub async fn serve_moved<H: Handler>(moved: MovedRequest, handler: Rc<H>) {
-    let MovedRequest { request, respond, peer, busy, ending } = moved;
-    let ended = exchange(request, respond, peer, Some(busy), handler).await;
+    let MovedRequest { request, respond, peer, way, busy, ending } = moved;
+    let ended = exchange(request, respond, (peer, way), Some(busy), handler).await;
     // A connection that is gone does not ask.
     let _ = ending.send(ended);
 }
@@ -124,7 +125,7 @@ pub async fn serve_moved<H: Handler>(moved: MovedRequest, handler: Rc<H>) {
 async fn exchange<H: Handler>(
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
-    peer: SocketAddr,
+    (peer, way): (SocketAddr, Way),
     moved: Option<Counted>,
     handler: Rc<H>,
 ) -> Ending {
@@ -132,18 +133,22 @@ async fn exchange<H: Handler>(
     let has_moved = moved.is_some();
     drop(moved);
     let (parts, mut body) = request.into_parts();
-    let parsed = to_http1(&parts, body.is_end_stream())
-        .and_then(|plain| Ok((RequestHead::parse(plain.clone(), peer, handler.trusted_proxies())?, plain)));
+    let parsed = to_http1(&parts, body.is_end_stream()).and_then(|plain| {
+        let head = RequestHead::parse(plain.clone(), peer, handler.trusted_proxies(), way.is_tls())?;
+        Ok((head, plain))
+    });
     let target = Bytes::copy_from_slice(parts.uri.path().as_bytes());
     let mut exchange = Exchange::new(peer, peer, parts.method.clone(), target);
     exchange.has_moved = has_moved;
     exchange.reach = Reach::Request;
+    exchange.way = way.clone();
     let mut responding = Respond::new(respond);
     let (head, plain) = match parsed {
         Ok(parsed) => parsed,
         Err(refusal) => return refuse(&mut responding, &mut exchange, refusal, None).await,
     };
     exchange.visitor = head.visitor;
+    exchange.is_secure = head.is_secure;
     exchange.target = head.target.clone();
     let mut tries = 1;
     let mut refused = None;
@@ -173,7 +178,7 @@ async fn exchange<H: Handler>(
                 exchange.move_on();
                 let (ending, ended) = oneshot::channel();
                 let (request, respond) = (Request::from_parts(parts, body), responding.into_inner());
-                let moved = MovedRequest { request, respond, peer, busy, ending };
+                let moved = MovedRequest { request, respond, peer, way, busy, ending };
                 handler.hand_over(shard, Parcel::Request(Box::new(moved))).await;
                 // Nothing comes when the server stops, and then nobody counts.
                 return ended.await.unwrap_or(Ending::Answered);

@@ -1,0 +1,140 @@
+//! Certificates by the names they are for.
+
+use std::{collections::HashMap, sync::Arc};
+
+use rustls::{
+    ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer},
+    sign::CertifiedKey,
+};
+use webpki::EndEntityCert;
+
+use super::Terms;
+
+/// One certificate, ready to be used.
+pub struct Certificate {
+    pub config: Arc<ServerConfig>,
+    pub names: Arc<Names>,
+}
+
+/// What a certificate is for (RFC 6125 section 6.4: a wildcard stands for one label).
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    exact: Vec<String>,
+    /// What stands behind `*.`.
+    parents: Vec<String>,
+}
+
+/// All there are. A visitor's name finds the certificate for exactly that name before a wildcard.
+#[derive(Default)]
+pub struct Certificates {
+    exact: HashMap<String, Arc<Certificate>>,
+    parents: HashMap<String, Arc<Certificate>>,
+    /// For visitors that name nobody.
+    default: Option<Arc<Certificate>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error("it holds no certificate")]
+    Empty,
+    #[error("it names no host: the certificate has no subjectAltName")]
+    Nameless,
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+    #[error("not a certificate: {0}")]
+    Malformed(webpki::Error),
+}
+
+impl Certificate {
+    /// `chain` begins with the certificate itself. Refuses a key that is another certificate's.
+    pub fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        terms: &Terms,
+    ) -> Result<Self, CertificateError> {
+        let leaf = chain.first().ok_or(CertificateError::Empty)?;
+        let names = Names::of(leaf)?;
+        let key = CertifiedKey::from_der(chain, key, &terms.provider)?;
+        Ok(Self { config: terms.serve(key)?, names: Arc::new(names) })
+    }
+}
+
+impl Names {
+    fn of(leaf: &CertificateDer<'_>) -> Result<Self, CertificateError> {
+        let leaf = EndEntityCert::try_from(leaf).map_err(CertificateError::Malformed)?;
+        let mut names = Self::default();
+        for name in leaf.valid_dns_names() {
+            names.add(name);
+        }
+        if names == Self::default() { Err(CertificateError::Nameless) } else { Ok(names) }
+    }
+
+    fn add(&mut self, name: &str) {
+        let name = name.to_ascii_lowercase();
+        match name.strip_prefix("*.") {
+            Some(parent) => self.parents.push(parent.to_owned()),
+            None => self.exact.push(name),
+        }
+    }
+
+    /// Whether a visitor that trusts this certificate may ask for `host`.
+    pub fn cover(&self, host: &str) -> bool {
+        self.exact.iter().any(|name| name == host)
+            || host.split_once('.').is_some_and(|(_, parent)| self.parents.iter().any(|name| name == parent))
+    }
+}
+
+impl Certificates {
+    /// Where two are for one name, the first is used. A visitor that names nobody gets the one that covers `preferred`, or
+    /// else the first.
+    pub fn new(all: impl IntoIterator<Item = Arc<Certificate>>, preferred: &str) -> Self {
+        let mut certificates = Self::default();
+        for certificate in all {
+            for name in &certificate.names.exact {
+                certificates.exact.entry(name.clone()).or_insert_with(|| certificate.clone());
+            }
+            for parent in &certificate.names.parents {
+                certificates.parents.entry(parent.clone()).or_insert_with(|| certificate.clone());
+            }
+            certificates.default.get_or_insert(certificate);
+        }
+        if let Some(certificate) = certificates.named(preferred).cloned() {
+            certificates.default = Some(certificate);
+        }
+        certificates
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.default.is_none()
+    }
+
+    /// The one for a visitor that asks for `name`.
+    pub fn find(&self, name: Option<&str>) -> Option<&Arc<Certificate>> {
+        match name {
+            Some(name) => self.named(name),
+            None => self.default.as_ref(),
+        }
+    }
+
+    fn named(&self, name: &str) -> Option<&Arc<Certificate>> {
+        let wild = || self.parents.get(name.split_once('.')?.1);
+        self.exact.get(name).or_else(wild)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wildcard_stands_for_one_label() {
+        let mut names = Names::default();
+        names.add("Example.com");
+        names.add("*.example.com");
+        assert!(names.cover("example.com") && names.cover("bob.example.com"));
+        for other in ["a.b.example.com", "com", "example.org", "bobexample.com"] {
+            assert!(!names.cover(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Certificates from a folder, read again when a file in it changes.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use tokio::{sync::watch, task::spawn_blocking, time::sleep};
+
+use super::{
+    Terms,
+    certificate::{Certificate, CertificateError, Certificates},
+};
+
+/// How often the folder is looked at. Notices of the system would miss network file systems and what is mounted anew.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// A folder of certificates and what was read of it.
+pub struct Folder {
+    path: PathBuf,
+    terms: Terms,
+    /// The host whose certificate is for visitors that name nobody.
+    preferred: String,
+    /// `None` before the first look.
+    seen: Option<Vec<Stamp>>,
+    /// What was right when it was read last: a file that is wrong for a while, or half written, changes nothing.
+    good: HashMap<PathBuf, Arc<Certificate>>,
+}
+
+/// A certificate's file and its key's, which may be one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pair {
+    chain: PathBuf,
+    key: PathBuf,
+}
+
+/// By which a file that was written anew, or put in the place of another, is noticed.
+type Stamp = (PathBuf, Option<SystemTime>, u64);
+
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    #[error("{path}: {source}")]
+    Io { path: String, source: io::Error },
+    #[error(
+        "{0} holds no certificate that can be used; expected NAME.pem with key, NAME.crt with NAME.key, or folders with tls.crt \
+         and tls.key or fullchain.pem and privkey.pem"
+    )]
+    Empty(String),
+}
+
+#[derive(Debug, thiserror::Error)]
+enum PairError {
+    #[error(transparent)]
+    Pem(#[from] rustls::pki_types::pem::Error),
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+}
+
+impl Folder {
+    /// Reads it for the first time.
+    pub fn open(path: PathBuf, terms: Terms, preferred: String) -> Result<(Self, Certificates), FolderError> {
+        let mut folder = Self { path, terms, preferred, seen: None, good: HashMap::new() };
+        let named = folder.path.display().to_string();
+        let certificates = folder.look().map_err(|source| FolderError::Io { path: named.clone(), source })?;
+        let certificates = certificates.filter(|certificates| !certificates.is_empty());
+        Ok((folder, certificates.ok_or(FolderError::Empty(named))?))
+    }
+
+    /// Keeps `certificates` as the folder is. Never ends.
+    pub async fn watch(mut self, certificates: watch::Sender<Arc<Certificates>>) {
+        loop {
+            sleep(LOOK_EVERY).await;
+            // Files may lie on a slow disk.
+            let looked = spawn_blocking(move || {
+                let found = self.look();
+                (self, found)
+            });
+            let Ok((folder, found)) = looked.await else { return };
+            self = folder;
+            match found {
+                Ok(Some(found)) if found.is_empty() => {
+                    tracing::warn!(folder = %self.path.display(), "no certificate is left; the last ones stay in use");
+                }
+                Ok(Some(found)) => {
+                    tracing::info!(folder = %self.path.display(), "certificates read anew");
+                    certificates.send_replace(Arc::new(found));
+                }
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "the folder of certificates cannot be read just now"),
+            }
+        }
+    }
+
+    /// What is there, if that has changed.
+    fn look(&mut self) -> io::Result<Option<Certificates>> {
+        let pairs = pairs(&self.path)?;
+        let files = pairs.iter().flat_map(|pair| [&pair.chain, &pair.key]);
+        let stamps = Some(files.map(|path| stamp(path)).collect());
+        if stamps == self.seen {
+            return Ok(None);
+        }
+        self.seen = stamps;
+        self.good.retain(|path, _| pairs.iter().any(|pair| pair.chain == *path));
+        for pair in &pairs {
+            match pair.read(&self.terms) {
+                Ok(certificate) => {
+                    self.good.insert(pair.chain.clone(), Arc::new(certificate));
+                }
+                Err(error) => {
+                    let kept = self.good.contains_key(&pair.chain);
+                    tracing::warn!(
+                        file = %pair.chain.display(),
+                        key = %pair.key.display(),
+                        %error,
+                        kept,
+                        "certificate cannot be used"
+                    );
+                }
+            }
+        }
+        let all = pairs.iter().filter_map(|pair| self.good.get(&pair.chain).cloned());
+        Ok(Some(Certificates::new(all, &self.preferred)))
+    }
+}
+
+impl Pair {
+    fn read(&self, terms: &Terms) -> Result<Certificate, PairError> {
+        let chain = CertificateDer::pem_file_iter(&self.chain)?.collect::<Result<Vec<_>, _>>()?;
+        let key = PrivateKeyDer::from_pem_file(&self.key)?;
+        Ok(Certificate::new(chain, key, terms)?)
+    }
+}
+
+/// What the folder holds, in the order of names.
+fn pairs(folder: &Path) -> io::Result<Vec<Pair>> {
+    let mut paths: Vec<_> =
+        fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    // Kubernetes keeps what it mounts in folders whose names begin with dots, and links to them.
+    paths.retain(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.')));
+    paths.sort();
+    Ok(paths.iter().filter_map(|path| pair(path)).collect())
+}
+
+fn pair(path: &Path) -> Option<Pair> {
+    if path.is_dir() {
+        let within = [("tls.crt", "tls.key"), ("fullchain.pem", "privkey.pem")];
+        let mut pairs =
+            within.map(|(chain, key)| Pair { chain: path.join(chain), key: path.join(key) }).into_iter();
+        return pairs.find(|pair| pair.chain.is_file());
+    }
+    let key = path.with_extension("key");
+    let chain = path.to_owned();
+    match path.extension()?.to_str()? {
+        "crt" => Some(Pair { chain, key }),
+        // Beside one that is apart, or in the same file.
+        "pem" if key.is_file() => Some(Pair { chain, key }),
+        "pem" => Some(Pair { key: chain.clone(), chain }),
+        _ => None,
+    }
+}
+
+fn stamp(path: &Path) -> Stamp {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = fs::metadata(path).ok();
+    let modified = metadata.as_ref().and_then(|metadata| metadata.modified().ok());
+    (path.to_owned(), modified, metadata.map_or(0, |metadata| metadata.ino() ^ metadata.len()))
+}
