@@ -147,7 +147,6 @@ fn instance(number: usize, listener: TcpListener, kind: &str, list: &[Endpoint])
     let directory = Directory::Peers(peers);
     let server = PeerServer::new(Answering {
         clients: clients.clone(),
-        metrics: metrics.clone(),
         directory: directory.clone(),
         introduction,
         keys: config.keys.clone(),

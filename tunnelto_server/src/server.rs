@@ -225,7 +225,6 @@ impl Bound {
         loops.spawn_local(forget_gone(registry.clone()));
         let answering = Answering {
             clients: registry.clone(),
-            metrics: metrics.clone(),
             directory: directory.clone(),
             introduction,
             keys,

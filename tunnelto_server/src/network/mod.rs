@@ -5,7 +5,6 @@ mod asking;
 mod breaker;
 pub mod discovery;
 mod doubts;
-mod healing;
 pub mod health;
 pub mod hop;
 pub mod index;
@@ -57,6 +56,13 @@ impl Directory {
         match self {
             Self::Alone => Contested::Won { since: mine.since, took_over: false },
             Self::Peers(peers) => peers.contest(name, mine, takeover).await,
+        }
+    }
+
+    /// The instance `by` holds `name` as well, as `theirs` says.
+    fn heal(&self, name: &Label, theirs: &Held, by: &str) {
+        if let Self::Peers(peers) = self {
+            peers.heal(name, theirs, by);
         }
     }
 

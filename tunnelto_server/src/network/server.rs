@@ -12,7 +12,7 @@ use tunnelto_lib::name::Label;
 use warp::{Filter, Reply, filters::BoxedFilter, path::FullPath, reply::Response};
 
 use super::{
-    Directory, healing, health,
+    Directory, health,
     peer::Introduction,
     question::{
         About, NameAnswer, NewsAnswer, QUESTION_FIELD, Question, SIGNATURE_FIELD, SignedName, Unsigned,
@@ -21,7 +21,6 @@ use super::{
 use crate::{
     connected_clients::{ConnectedClients, any_alive},
     limits::NEWS_NAMES,
-    observability::metrics::Metrics,
     serving,
     shutdown::Shutdown,
     sign::MasterKeys,
@@ -36,7 +35,6 @@ pub struct PeerServer {
 /// What answers need.
 pub struct Answering {
     pub clients: Arc<ConnectedClients>,
-    pub metrics: Arc<Metrics>,
     pub directory: Directory,
     pub introduction: Introduction,
     pub keys: MasterKeys,
@@ -119,8 +117,7 @@ impl Answering {
         if let (Some(About::Claim(theirs)), Some(name)) = (&question.about, &name)
             && question.from != self.introduction.instance
         {
-            let me = &self.introduction.instance;
-            healing::heal(&self.clients, &self.metrics, me, name, theirs, &question.from);
+            self.directory.heal(name, theirs, &question.from);
             if question.by_store {
                 self.directory.write_again(name);
             }

@@ -263,8 +263,8 @@ impl Index {
         if !beat.was_kept {
             state.losses += 1;
         }
-        if (was_away || !beat.was_kept) && !std::mem::replace(&mut state.has_backlog, true) {
-            self.kick.notify_one();
+        if was_away || !beat.was_kept {
+            self.falls_behind(&mut state);
         }
         state.is_doubted = false;
         if let Some(instances) = &beat.instances {
@@ -280,7 +280,11 @@ impl Index {
 
     /// Something that is held here cannot be written just now.
     fn fell_behind(&self) {
-        if !std::mem::replace(&mut self.state().has_backlog, true) {
+        self.falls_behind(&mut self.state());
+    }
+
+    fn falls_behind(&self, state: &mut State) {
+        if !std::mem::replace(&mut state.has_backlog, true) {
             self.kick.notify_one();
         }
     }

@@ -24,7 +24,6 @@ use indexed::Holder;
 use super::{
     asking::{AskError, Asker},
     discovery::{Discovered, Listed, Spotted},
-    healing,
     index::Index,
     lookup::{Located, LookupError},
     mirror::Mirror,
@@ -32,7 +31,7 @@ use super::{
     question::{About, NameAnswer, Question, SignedName},
 };
 use crate::{
-    connected_clients::{ConnectedClients, Held},
+    connected_clients::{ConnectedClients, Healing, Held, Reason},
     gauge::Gauge,
     limits::{QUESTION_TIME, WITHOUT_STORE},
     observability::metrics::{Metrics, Store},
@@ -196,10 +195,17 @@ impl Peers {
         self.setting.index.as_ref().is_some_and(relies) && peer.is_in_store(Instant::now())
     }
 
-    /// The instance `by` holds `name` as well, as `theirs` says.
+    /// The instance `by` holds `name` as well, as `theirs` says: what becomes of it here?
     pub(super) fn heal(&self, name: &Label, theirs: &Held, by: &str) {
         let Setting { clients, metrics, introduction, .. } = &self.setting;
-        healing::heal(clients, metrics, &introduction.instance, name, theirs, by);
+        let joined = theirs.connections.iter().map(|(_, joined)| *joined);
+        clients.saw(joined.fold(theirs.since, u64::max));
+        let healing =
+            clients.heal(name, Instant::now(), |mine| mine.heal(&introduction.instance, theirs, by));
+        if healing == Healing::Yield(Reason::LostClaim) {
+            metrics.claim_lost();
+            tracing::warn!(%name, to = by, "name lost: another owner had it first");
+        }
     }
 
     /// Asks those of `peers` that may be tried. `problem` becomes why one may not.

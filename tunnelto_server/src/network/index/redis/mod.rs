@@ -180,12 +180,9 @@ impl Redis {
         let (born, young_ms, was_kept, version, instances) = beat?;
         let mut state = self.state();
         state.token = token;
-        let until = state.lacking_until.filter(|_| !state.evicts);
-        let lacking = match until {
-            Some(until) => until.duration_since(Instant::now()),
-            None if state.evicts => self.lease,
-            None => Duration::ZERO,
-        };
+        let left = |until: Instant| until.duration_since(Instant::now());
+        let lacking =
+            if state.evicts { self.lease } else { state.lacking_until.map_or(Duration::ZERO, left) };
         let instances = (lists && version != state.version).then_some(instances);
         if lists {
             state.version = version;
