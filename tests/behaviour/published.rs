@@ -120,10 +120,7 @@ async fn the_same_name_after_a_restart() {
 #[tokio::test]
 async fn a_draining_server_is_tried_again() {
     let origin = Origin::echo().await;
-    let server = Server::start().await;
-    let port = server.clients.port();
-    drop(server);
-    let door = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    let door = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = door.local_addr().unwrap();
     let stand_in = Server { clients: address, ..Server::start().await };
     let Some(mut client) = Published::start(&stand_in, origin.address.port(), &["-k", "ann", "-s", "web"])
@@ -141,6 +138,6 @@ async fn a_draining_server_is_tried_again() {
     }
     assert!(client.lives());
     drop(door);
-    let server = Server::with().env("CTRL_PORT", port.to_string()).start().await;
+    let server = Server::with().env("CTRL_PORT", address.port().to_string()).start().await;
     answers(&server, "web").await;
 }

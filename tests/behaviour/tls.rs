@@ -6,6 +6,7 @@ use tempfile::TempDir;
 use tests::{
     client::Client,
     cluster::Cluster,
+    eventually::{eventually, soon},
     http2::{Asker, request_to},
     origin::Origin,
     server::{Server, Starting},
@@ -141,6 +142,12 @@ async fn the_plain_door_stays_plain_unless_said_otherwise() {
     assert_eq!((answer.status, &*answer.text()), (200, "GET /path "));
     let answer = Visitor::connect(door(&stack.server)).await.get("web", "/path").await;
     assert_eq!(answer.status, 308, "never in plain on the door for TLS");
+    let mut visitor = Visitor::connect(door(&stack.server)).await;
+    visitor.send("OPTIONS * HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await;
+    assert_eq!(visitor.answer().await.status, 308);
+    let mut client = Visitor::connect(door(&stack.server)).await;
+    client.send("GET /wormhole HTTP/1.1\r\nHost: wormhole.localhost\r\n\r\n").await;
+    assert_eq!(client.answer().await.status, 400);
 }
 
 #[tokio::test]
@@ -222,6 +229,31 @@ async fn the_owner_of_a_name_ends_its_tls() {
         assert_eq!(request.field("x-forwarded-proto"), Some("https"));
         assert_eq!(request.field("x-forwarded-for"), Some("127.0.0.1"));
     }
+}
+
+/// Within TLS nobody can see whether an answer is owed.
+#[tokio::test]
+async fn a_stop_does_not_wait_for_tls_that_rests() {
+    let (authority, folder) = certified();
+    let mut cluster = Cluster::with(2, |starting, _| {
+        let starting = starting.env("TLS_PORT", "0").env("DRAIN", "300s");
+        starting.env("TLS_CERTS", folder.path().display().to_string())
+    })
+    .await;
+    let origin = Origin::echo().await;
+    let client = Client::start(&cluster.servers[1], &[&origin.target(), "-s", "web"]);
+    client.url().await;
+    let first = &mut cluster.servers[0];
+    let visitor = authority.connect(door(first), "web.localhost", &["h2"]).await.unwrap();
+    let asker = Asker::over(visitor).await;
+    assert_eq!(asker.ask(request_to("web", "GET", "/path"), None).await.body, b"GET /path ");
+    first.process.signal("TERM");
+    assert_eq!(soon("it ends", first.process.exit()).await, 0);
+    // The instance behind it has said goodbye, and so has its own end.
+    eventually("the visitor knows", || async {
+        asker.try_ask(request_to("web", "GET", "/path"), None).await.is_err()
+    })
+    .await;
 }
 
 #[tokio::test]

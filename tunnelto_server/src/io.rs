@@ -87,6 +87,11 @@ pub async fn write_both(
     io.flush().await
 }
 
+/// Nothing more is written. TLS says so in bytes, for which a visitor that reads nothing leaves no room.
+pub async fn finish(io: &mut (impl AsyncWrite + Unpin), limit: Duration) -> io::Result<()> {
+    within(limit, io.shutdown()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
 /// Writes many pieces with as few calls as the system allows.
 pub async fn write_all(io: &mut (impl AsyncWrite + Unpin), mut pieces: VecDeque<Bytes>) -> io::Result<()> {
     pieces.retain(|piece| !piece.is_empty());

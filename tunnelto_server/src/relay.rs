@@ -1,11 +1,11 @@
 //! Plain bytes both ways, with half-close: what follows a protocol switch.
 
 use bytes::Bytes;
-use tokio::{io::AsyncWriteExt, time::sleep};
+use tokio::time::sleep;
 use tunnelto_lib::{packet::ResetCode, read_buffer::ReadBuffer};
 
 use crate::{
-    io::{Timer, within, write_both},
+    io::{Timer, finish, within, write_both},
     limits::{PROTOCOL_1_LINGER, VISITOR_STALL},
     socket::{ReadHalf, Socket, WriteHalf},
     upstream::Upstream,
@@ -57,6 +57,6 @@ async fn to_visitor(visitor: &mut WriteHalf<'_>, stream: &Upstream) -> Result<()
         stream.consumed(consumed);
     }
     // The visitor may have gone by now, which is no news.
-    let _ = visitor.shutdown().await;
+    let _ = finish(visitor, VISITOR_STALL).await;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The visitors' way: accept, classify, route, admit, choose, open, carry. Each verb is a module; this is the
 //! list of them and nothing else.
 
-use std::{rc::Rc, sync::Arc};
+use std::{borrow::Cow, rc::Rc, sync::Arc};
 
 use tokio::sync::watch;
 use tunnelto_lib::{
@@ -108,7 +108,7 @@ impl Remote {
         if let Some(host) = &name
             && let Some(reached) = self.bring_tls(&accepted, host, &first).await
         {
-            self.pipe(accepted.socket, reached, accepted.place, self.begin()).await;
+            self.pipe(accepted.socket, reached, Content::Tls, accepted.place, self.begin()).await;
             return None;
         }
         let certificates = certificates.borrow().clone();
@@ -130,7 +130,10 @@ impl Remote {
         let visit =
             Visit { kind: hop::Kind::Pipe, name: &name, visitor: accepted.peer, content: Content::Tls };
         let brought = self.hops.bring(&peer, &visit, &[&first.bytes]).await;
-        brought.inspect_err(|error| self.doubt(&peer, &name, error)).ok()
+        if matches!(brought, Err(HopError::NotMine)) {
+            self.pool.directory.doubt(&peer, &name);
+        }
+        brought.ok()
     }
 
     /// A visitor whose request was read on another shard.
@@ -154,14 +157,14 @@ impl Remote {
             }
             Elsewhere::Peer(reached) => {
                 drop(first);
-                self.pipe(socket, reached, place, busy).await;
+                self.pipe(socket, reached, Content::Plain, place, busy).await;
             }
         }
     }
 
-    async fn pipe(&self, socket: Socket, reached: Reached, _place: Counted, busy: Counted) {
+    async fn pipe(&self, socket: Socket, reached: Reached, content: Content, _place: Counted, busy: Counted) {
         let Reached { socket: there, pace, place: _hop, header: _ } = reached;
-        pipe(socket, there, &pace, &self.in_progress, busy).await;
+        pipe(socket, there, &pace, content, &self.in_progress, busy).await;
     }
 
     /// The instance did not take a visitor; one that is busy does serve the name.
@@ -173,12 +176,11 @@ impl Remote {
 
     /// Where a visitor that came without TLS is sent.
     fn by_tls(&self, exchange: &Exchange, host: &Hostname) -> Option<String> {
-        let is_wanted = self.config.https_redirect || matches!(exchange.way, Way::Unsecured);
-        if exchange.is_secure || !is_wanted {
+        let is_wanted = self.config.https_redirect && !exchange.is_secure;
+        if !is_wanted && !matches!(exchange.way, Way::Unsecured) {
             return None;
         }
-        let path = origin_form(&exchange.target)?;
-        Some(format!("{}{path}", self.public.of(host)))
+        Some(format!("{}{}", self.public.of(host), origin_form(&exchange.target)))
     }
 
     /// One request's way to another instance.
@@ -203,9 +205,11 @@ impl Handler for Remote {
             return Err(Refusal::Misdirected);
         }
         let destination = self.table.route(host)?;
-        if destination != Destination::Wormhole
-            && let Some(url) = self.by_tls(exchange, host)
-        {
+        if destination == Destination::Wormhole {
+            if matches!(exchange.way, Way::Unsecured) {
+                return Err(Refusal::BadRequest("this door speaks TLS: connect with wss://"));
+            }
+        } else if let Some(url) = self.by_tls(exchange, host) {
             return Ok(Opening::Secure(url));
         }
         let routed = match destination {
@@ -281,12 +285,15 @@ fn visit<'v>(kind: hop::Kind, name: &'v Label, exchange: &Exchange) -> Visit<'v>
 }
 
 /// The path and query of a request's target, whichever form it has (RFC 9112 section 3.2).
-fn origin_form(target: &[u8]) -> Option<&str> {
-    let target = std::str::from_utf8(target).ok()?;
-    let Some((_, rest)) = target.split_once("://").filter(|_| !target.starts_with('/')) else {
-        return target.starts_with('/').then_some(target);
-    };
-    Some(rest.find('/').map_or("/", |at| &rest[at..]))
+fn origin_form(target: &[u8]) -> Cow<'_, str> {
+    let target = String::from_utf8_lossy(target);
+    if target.starts_with('/') {
+        return target;
+    }
+    let rest = target.split_once("://").map_or("", |(_, rest)| rest);
+    let path = rest.find(['/', '?']).map_or("", |at| &rest[at..]);
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    format!("{slash}{path}").into()
 }
 
 #[cfg(test)]
@@ -296,10 +303,11 @@ mod tests {
     #[test]
     fn targets_of_every_form_have_a_path() {
         for (target, path) in [
-            ("/a?b=http://c", Some("/a?b=http://c")),
-            ("http://web.example.com/a?b", Some("/a?b")),
-            ("http://web.example.com", Some("/")),
-            ("*", None),
+            ("/a?b=http://c", "/a?b=http://c"),
+            ("http://web.example.com/a?b", "/a?b"),
+            ("http://web.example.com?next=/a", "/?next=/a"),
+            ("http://web.example.com", "/"),
+            ("*", "/"),
         ] {
             assert_eq!(origin_form(target.as_bytes()), path, "{target}");
         }

@@ -47,6 +47,12 @@ impl TrustedProxies {
         said.proto.filter(|_| self.trusts(peer.ip())).unwrap_or(seen)
     }
 
+    /// Whether the visitor speaks TLS, here or with the first of trusted proxies.
+    pub fn is_secure(&self, peer: SocketAddr, said: &Said<'_>, is_tls: bool) -> bool {
+        let first = self.proto(peer, said, is_tls).split(|byte| *byte == b',').next().unwrap_or_default();
+        is_tls || first.trim_ascii().eq_ignore_ascii_case(b"https")
+    }
+
     /// The visitor itself: the right-most address that is no trusted proxy's.
     pub fn visitor(&self, peer: SocketAddr, said: &Said<'_>) -> SocketAddr {
         if !self.trusts(peer.ip()) {
@@ -193,6 +199,21 @@ mod tests {
             "X-Forwarded-For: 203.0.113.9, 192.0.2.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a.example\r\n\
              Forwarded: for=203.0.113.9;host=\"web.localhost\";proto=https\r\n"
         );
+    }
+
+    #[test]
+    fn proxies_say_it_in_many_ways_that_the_visitor_speaks_tls() {
+        let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        let is_secure = |peer: &str, proto: &'static [u8], is_tls| {
+            let said = Said { proto: Some(proto), ..Said::default() };
+            proxies.is_secure(peer.parse().unwrap(), &said, is_tls)
+        };
+        for proto in [&b"https"[..], b"HTTPS", b"https, http", b" https"] {
+            assert!(is_secure("10.0.0.1:1", proto, false));
+            assert!(!is_secure("9.9.9.9:1", proto, false));
+        }
+        assert!(!is_secure("10.0.0.1:1", b"http, https", false));
+        assert!(is_secure("10.0.0.1:1", b"http", true));
     }
 
     #[test]

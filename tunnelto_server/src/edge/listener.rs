@@ -142,7 +142,8 @@ impl Arrival {
     /// How far its next request may be brought.
     pub fn reach(&self) -> Reach {
         match &self.brought {
-            None if !self.has_asked => Reach::Pipe,
+            // Of TLS that ended here each request is looked at: its certificate does not cover every host.
+            None if !self.has_asked && !self.way.is_tls() => Reach::Pipe,
             Some(brought) if brought.kind == Kind::Request => Reach::Here,
             _ => Reach::Request,
         }

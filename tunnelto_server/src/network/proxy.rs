@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     gauge::{Counted, Gauge},
-    io::{Timer, write_both},
+    io::{Timer, finish, write_both},
     limits::{HOP_ANSWER, KEEP_ALIVE, TCP_USER_TIMEOUT, VISITOR_STALL},
     observability::metrics::{Hop, Metrics},
     sign::MasterKeys,
@@ -34,6 +34,9 @@ use crate::{
 
 /// After so long without a byte a visitor's connection does not hold up a stop, unless an answer is owed.
 const QUIET: Duration = Duration::from_secs(1);
+
+/// The same where nobody can see whether one is: within TLS.
+const QUIET_OPAQUE: Duration = Duration::from_secs(5);
 
 /// What every hop needs.
 #[derive(Clone)]
@@ -79,7 +82,10 @@ impl Hops {
             Err(error) => {
                 self.metrics.hop(Hop::Unreachable);
                 tracing::debug!(at = %peer.at, %error, "instance not reached");
-                if let HopError::Io(error) = error {
+                // Its other doors may be well.
+                if let HopError::Io(error) = error
+                    && visit.content != Content::Tls
+                {
                     let refuses = error.kind() == io::ErrorKind::ConnectionRefused;
                     peer.failed(if refuses { Down::Refuses } else { Down::Silent }, Instant::now());
                 }
@@ -133,19 +139,30 @@ impl Hops {
 
 /// Carries both ways until both sides have finished, or one is gone; then the other is told so. `in_progress` counts it
 /// while something is under way, beginning with the request that `asking` counts.
-pub async fn pipe(mut visitor: Socket, peer: TcpStream, pace: &Pace, in_progress: &Gauge, asking: Counted) {
+pub async fn pipe(
+    mut visitor: Socket,
+    peer: TcpStream,
+    pace: &Pace,
+    content: Content,
+    in_progress: &Gauge,
+    asking: Counted,
+) {
+    let is_opaque = content == Content::Tls;
+    let quiet = if is_opaque { QUIET_OPAQUE } else { QUIET };
     let busy = Busy {
         gauge: in_progress,
         counted: RefCell::new(Some(asking)),
         asks: Cell::new(true),
+        answers: Cell::new(false),
+        is_opaque,
         last_asked: Cell::new(Instant::now()),
     };
     let mut peer = Socket::from(peer);
     let result = {
         let (from_visitor, to_visitor) = visitor.split();
         let (from_peer, to_peer) = peer.split();
-        let mut up = pin!(carry(from_visitor, to_peer, pace, |is_moving| busy.asked(is_moving)));
-        let mut down = pin!(carry(from_peer, to_visitor, pace, |is_moving| busy.answered(is_moving)));
+        let mut up = pin!(carry(from_visitor, to_peer, pace, quiet, |is_moving| busy.asked(is_moving)));
+        let mut down = pin!(carry(from_peer, to_visitor, pace, quiet, |is_moving| busy.answered(is_moving)));
         tokio::select! {
             sent = &mut up => match sent {
                 Ok(()) => down.await,
@@ -170,6 +187,9 @@ struct Busy<'g> {
     counted: RefCell<Option<Counted>>,
     /// The visitor spoke last: an answer is owed.
     asks: Cell<bool>,
+    /// The other instance has spoken a moment ago.
+    answers: Cell<bool>,
+    is_opaque: bool,
     last_asked: Cell<Instant>,
 }
 
@@ -179,14 +199,26 @@ impl Busy<'_> {
             self.asks.set(true);
             self.last_asked.set(Instant::now());
             self.counted.borrow_mut().get_or_insert_with(|| self.gauge.enter());
+        } else if self.is_opaque {
+            self.asks.set(false);
+            self.rest();
         }
     }
 
     fn answered(&self, is_moving: bool) {
         if is_moving {
-            self.asks.set(false);
+            // Within TLS that may have been a mere acknowledgement.
+            self.asks.set(self.is_opaque && self.asks.get());
+            self.answers.set(true);
             self.counted.borrow_mut().get_or_insert_with(|| self.gauge.enter());
-        } else if !self.asks.get() {
+        } else {
+            self.answers.set(false);
+            self.rest();
+        }
+    }
+
+    fn rest(&self) {
+        if !self.asks.get() && !self.answers.get() {
             *self.counted.borrow_mut() = None;
         }
     }
@@ -213,12 +245,13 @@ async fn carry(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
     pace: &Pace,
+    quiet: Duration,
     moves: impl Fn(bool),
 ) -> io::Result<()> {
     let mut buffer = ReadBuffer::default();
     let (mut silence, mut stall) = (Timer::default(), Timer::default());
     loop {
-        let read = match silence.within(QUIET, buffer.fill(&mut from)).await {
+        let read = match silence.within(quiet, buffer.fill(&mut from)).await {
             Ok(read) => read?,
             Err(_) => {
                 moves(false);
@@ -226,7 +259,7 @@ async fn carry(
             }
         };
         if read == 0 {
-            return to.shutdown().await;
+            return finish(&mut to, VISITOR_STALL).await;
         }
         moves(true);
         let bytes = buffer.take();

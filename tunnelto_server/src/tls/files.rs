@@ -5,7 +5,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
@@ -38,8 +38,8 @@ struct Pair {
     key: PathBuf,
 }
 
-/// By which a file that was written anew, or put in the place of another, is noticed.
-type Stamp = (PathBuf, Option<SystemTime>, u64);
+/// By which a file is noticed that was written anew, put in the place of another, or made readable.
+type Stamp = (PathBuf, Option<[i64; 6]>);
 
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
@@ -79,7 +79,9 @@ impl Folder {
                 let found = self.look();
                 (self, found)
             });
-            let Ok((folder, found)) = looked.await else { return };
+            let Ok((folder, found)) = looked.await else {
+                return tracing::error!("certificates are watched no more; renewed ones need a restart");
+            };
             self = folder;
             match found {
                 Ok(Some(found)) if found.is_empty() => {
@@ -104,7 +106,13 @@ impl Folder {
             return Ok(None);
         }
         self.seen = stamps;
-        self.good.retain(|path, _| pairs.iter().any(|pair| pair.chain == *path));
+        self.good.retain(|path, _| {
+            let stays = pairs.iter().any(|pair| pair.chain == *path);
+            if !stays {
+                tracing::warn!(file = %path.display(), "certificate is gone");
+            }
+            stays
+        });
         for pair in &pairs {
             match pair.read(&self.terms) {
                 Ok(certificate) => {
@@ -165,7 +173,9 @@ fn pair(path: &Path) -> Option<Pair> {
 
 fn stamp(path: &Path) -> Stamp {
     use std::os::unix::fs::MetadataExt;
-    let metadata = fs::metadata(path).ok();
-    let modified = metadata.as_ref().and_then(|metadata| metadata.modified().ok());
-    (path.to_owned(), modified, metadata.map_or(0, |metadata| metadata.ino() ^ metadata.len()))
+    let of = |file: fs::Metadata| {
+        let (which, size) = (file.ino() as i64, file.size() as i64);
+        [which, size, file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()]
+    };
+    (path.to_owned(), fs::metadata(path).ok().map(of))
 }

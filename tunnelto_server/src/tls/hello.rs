@@ -13,6 +13,11 @@ pub enum Hello {
 }
 
 pub fn read(mut bytes: &[u8]) -> Hello {
+    // Not before the first record is whole (RFC 8446 section 5.1): it may come byte by byte.
+    let length = bytes.get(3..5).map(|length| usize::from(u16::from_be_bytes([length[0], length[1]])));
+    if length.is_none_or(|length| bytes.len() < 5 + length) {
+        return Hello::Incomplete;
+    }
     let mut acceptor = Acceptor::default();
     while !bytes.is_empty() {
         match acceptor.read_tls(&mut bytes) {

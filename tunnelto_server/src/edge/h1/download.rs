@@ -3,7 +3,6 @@
 use std::{collections::VecDeque, io, time::Duration};
 
 use bytes::Bytes;
-use tokio::io::AsyncWriteExt;
 use tunnelto_lib::{mux::Ended, packet::ResetCode};
 
 use super::{
@@ -15,7 +14,7 @@ use super::{
 };
 use crate::{
     edge::{handler::Handler, listener::Arrival},
-    io::{Timer, TooLong, write_all, write_both},
+    io::{Timer, TooLong, finish, write_all, write_both},
     limits::{ANSWER_TIME, MAX_INTERIM, VISITOR_STALL},
     socket::WriteHalf,
     upstream::Upstream,
@@ -164,7 +163,7 @@ impl<H: Handler> Download<'_, H> {
         if let Err(end) = self.write(pending, Bytes::new()).await {
             return end;
         }
-        if !visitor_stays && self.visitor.shutdown().await.is_err() {
+        if !visitor_stays && finish(&mut self.visitor, VISITOR_STALL).await.is_err() {
             return End::VisitorGone;
         }
         End::Answered(Answered {

@@ -109,7 +109,7 @@ impl RequestHead {
 
         Ok(Self {
             visitor: proxies.visitor(peer, &fields.said),
-            is_secure: proxies.proto(peer, &fields.said, is_tls) == b"https",
+            is_secure: proxies.is_secure(peer, &fields.said, is_tls),
             keeps_alive: fields.keeps_alive(version),
             accept: fields.accept,
             wants_trailers: fields.wants_trailers,

@@ -18,7 +18,7 @@ use crate::{
     },
     error::Refusal,
     gauge::Counted,
-    io::Timer,
+    io::{Timer, finish},
     limits::{HEAD_TIME, KEEP_ALIVE, LINGER, LINGER_BYTES, MAX_HEAD, VISITOR_STALL},
     socket::Socket,
 };
@@ -112,7 +112,7 @@ impl Visitor {
     /// Ends the connection after an answer that left some of the request unread: closing at once would reset the
     /// connection, and the answer would be lost on its way (RFC 9112 section 9.6).
     pub async fn linger(mut self) {
-        if self.socket.shutdown().await.is_err() {
+        if finish(&mut self.socket, LINGER).await.is_err() {
             return;
         }
         let deadline = Instant::now() + LINGER;

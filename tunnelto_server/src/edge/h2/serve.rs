@@ -46,9 +46,12 @@ const RESET_TIME: Duration = Duration::from_secs(10);
 /// How long a visitor may take to hang up after it was asked to.
 const GOODBYE: Duration = Duration::from_secs(5);
 
+/// How often a visitor that was brought is looked after.
+const BROUGHT_LOOK: Duration = Duration::from_secs(1);
+
 pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuffer, handler: Rc<H>) {
     let Accepted { socket, peer, place: _place, arrival } = accepted;
-    let way = arrival.way;
+    let way = arrival.way.clone();
     let io = Rewind { first: first.take(), io: socket };
     let mut builder = h2::server::Builder::new();
     builder
@@ -63,12 +66,14 @@ pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuff
     let mut patience = Patience { since: Instant::now(), resets: 0 };
     // A visitor that does not answer our goodbye is left.
     let mut leave_at = None;
+    let mut says_goodbye = false;
     loop {
         let is_idle = requests.is_empty();
         let idle_until = idle_since + KEEP_ALIVE;
         tokio::select! {
             accepted = connection.accept() => match accepted {
                 Some(Ok((request, respond))) => {
+                    says_goodbye |= handler.is_last(&arrival);
                     requests.spawn_local(exchange(request, respond, (peer, way.clone()), None, handler.clone()));
                 }
                 Some(Err(error)) => {
@@ -89,11 +94,16 @@ pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuff
                 connection.graceful_shutdown();
                 leave_at = Some(Instant::now() + GOODBYE);
             }
-            () = handler.until_draining(), if leave_at.is_none() => {
-                connection.graceful_shutdown();
-                leave_at = Some(Instant::now() + GOODBYE);
+            () = handler.until_draining(), if leave_at.is_none() => says_goodbye = true,
+            // Nobody but us can tell it that the instance stops which has brought it.
+            () = sleep(BROUGHT_LOOK), if arrival.brought.is_some() && leave_at.is_none() => {
+                says_goodbye = handler.is_last(&arrival);
             }
             () = sleep_until(leave_at.unwrap_or(idle_until)), if is_idle && leave_at.is_some() => return,
+        }
+        if says_goodbye && leave_at.is_none() {
+            connection.graceful_shutdown();
+            leave_at = Some(Instant::now() + GOODBYE);
         }
     }
 }
