@@ -77,7 +77,7 @@ impl Config {
             Some(path) => Trust::File(path),
             None if servers.iter().any(|server| server.tls) => Trust::System,
             // Never used; systems without any roots can do without TLS.
-            None => Trust::None,
+            None => Trust::Nobody,
         };
         Ok(Self {
             servers,

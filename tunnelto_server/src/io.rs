@@ -68,6 +68,12 @@ impl Timer {
     }
 }
 
+/// Writes, and on to the system: TLS may keep some back otherwise.
+pub async fn write(io: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    io.write_all(bytes).await?;
+    io.flush().await
+}
+
 /// Writes two pieces as one, and on to the system.
 pub async fn write_both(
     io: &mut (impl AsyncWrite + Unpin),
@@ -83,8 +89,7 @@ pub async fn write_both(
         first.advance(of_first);
         second.advance(written - of_first);
     }
-    io.write_all(if first.is_empty() { &second } else { &first }).await?;
-    io.flush().await
+    write(io, if first.is_empty() { &second } else { &first }).await
 }
 
 /// Nothing more is written. TLS says so in bytes, for which a visitor that reads nothing leaves no room.

@@ -5,7 +5,7 @@ use tokio::time::sleep;
 use tunnelto_lib::{packet::ResetCode, read_buffer::ReadBuffer};
 
 use crate::{
-    io::{Timer, finish, within, write_both},
+    io::{Timer, finish, within, write, write_both},
     limits::{PROTOCOL_1_LINGER, VISITOR_STALL},
     socket::{ReadHalf, Socket, WriteHalf},
     upstream::Upstream,
@@ -51,10 +51,9 @@ async fn from_visitor(visitor: &mut ReadHalf<'_>, early: Bytes, stream: &Upstrea
 async fn to_visitor(visitor: &mut WriteHalf<'_>, stream: &Upstream) -> Result<(), Broken> {
     let mut timer = Timer::default();
     while let Some(piece) = stream.recv().await.map_err(|_| Broken)? {
-        let consumed = piece.len();
-        let written = timer.within(VISITOR_STALL, write_both(visitor, piece, Bytes::new())).await;
+        let written = timer.within(VISITOR_STALL, write(visitor, &piece)).await;
         written.map_err(|_| Broken)?.map_err(|_| Broken)?;
-        stream.consumed(consumed);
+        stream.consumed(piece.len());
     }
     // The visitor may have gone by now, which is no news.
     let _ = finish(visitor, VISITOR_STALL).await;

@@ -86,13 +86,11 @@ impl Socket {
 
     /// The connection is reset when it is dropped, so that nobody takes a part for the whole.
     pub fn break_off(&self) {
+        let reset = |tcp: &TcpStream| SockRef::from(tcp).set_linger(Some(Duration::ZERO));
         // If this fails the socket is gone already, which says the same.
         let _ = match self {
-            Self::Plain(tcp) => SockRef::from(tcp).set_linger(Some(Duration::ZERO)),
-            Self::Tls(tls) => match &tls.borrow().get_ref().0.io.0 {
-                Some(tcp) => SockRef::from(tcp).set_linger(Some(Duration::ZERO)),
-                None => Ok(()),
-            },
+            Self::Plain(tcp) => reset(tcp),
+            Self::Tls(tls) => tls.borrow().get_ref().0.io.0.as_ref().map_or(Ok(()), reset),
         };
     }
 }

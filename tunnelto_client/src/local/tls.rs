@@ -13,7 +13,7 @@ use rustls::{
 #[derive(Clone, Copy, Debug)]
 pub enum Trust<'p> {
     Anybody,
-    None,
+    Nobody,
     /// Whoever the system's roots vouch for.
     System,
     /// Whoever the certificates in this PEM file vouch for.
@@ -30,7 +30,7 @@ pub fn client_config(trust: Trust<'_>) -> Result<Arc<ClientConfig>, String> {
             let anybody = builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)));
             return Ok(Arc::new(anybody.with_no_client_auth()));
         }
-        Trust::None => RootCertStore::empty(),
+        Trust::Nobody => RootCertStore::empty(),
         Trust::System => system_roots()?,
         Trust::File(path) => roots_in(path).map_err(|reason| format!("{}: {reason}", path.display()))?,
     };

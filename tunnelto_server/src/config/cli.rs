@@ -171,7 +171,8 @@ pub struct Settings {
     #[arg(long, env = "DATA_DIR", global = true, value_parser = values::path)]
     pub data_dir: Option<PathBuf>,
 
-    /// Scheme and port of the URLs that clients print, such as https://example.com [default: https on Fly.io, https with TLS_PORT where that is set, else http with PORT]
+    /// Scheme and port of the URLs that clients print, such as https://example.com [default: https on Fly.io,
+    /// https with TLS_PORT where that is set, else http with PORT]
     #[arg(long, env = "PUBLIC_URL", value_parser = values::public_url)]
     pub public_url: Option<PublicUrl>,
 

@@ -10,7 +10,7 @@ use tunnelto_lib::{
     ws::{Decoder, Message, Opcode, Role, WsError, put_frame_head},
 };
 
-use crate::socket::Socket;
+use crate::{io::write, socket::Socket};
 
 /// A client's socket, the bytes read of it, and the decoder in its state.
 pub struct Fresh {
@@ -69,7 +69,6 @@ impl Fresh {
         let mut frame = BytesMut::with_capacity(payload.len() + 16);
         put_frame_head(&mut frame, Role::Server, opcode, payload.len());
         frame.extend_from_slice(payload);
-        self.socket.write_all(&frame).await?;
-        self.socket.flush().await
+        write(&mut self.socket, &frame).await
     }
 }

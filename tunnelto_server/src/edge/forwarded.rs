@@ -47,12 +47,6 @@ impl TrustedProxies {
         said.proto.filter(|_| self.trusts(peer.ip())).unwrap_or(seen)
     }
 
-    /// Whether the visitor speaks TLS, here or with the first of trusted proxies.
-    pub fn is_secure(&self, peer: SocketAddr, said: &Said<'_>, is_tls: bool) -> bool {
-        let first = self.proto(peer, said, is_tls).split(|byte| *byte == b',').next().unwrap_or_default();
-        is_tls || first.trim_ascii().eq_ignore_ascii_case(b"https")
-    }
-
     /// The visitor itself: the right-most address that is no trusted proxy's.
     pub fn visitor(&self, peer: SocketAddr, said: &Said<'_>) -> SocketAddr {
         if !self.trusts(peer.ip()) {
@@ -70,6 +64,12 @@ impl TrustedProxies {
         }
         visitor
     }
+}
+
+/// Whether X-Forwarded-Proto says that the visitor speaks TLS with the first proxy.
+pub fn is_https(proto: &[u8]) -> bool {
+    let first = proto.split(|byte| *byte == b',').next().unwrap_or_default();
+    first.trim_ascii().eq_ignore_ascii_case(b"https")
 }
 
 /// Whether a field is left out of what passes on. `options` are the names that Connection lists.
@@ -108,7 +108,7 @@ pub fn put_forwarded(
     peer: SocketAddr,
     said: &Said<'_>,
     host: &[u8],
-    is_tls: bool,
+    proto: &[u8],
 ) {
     let peer_ip = peer.ip().to_canonical();
     let trusted = proxies.trusts(peer_ip);
@@ -120,7 +120,6 @@ pub fn put_forwarded(
         }
     }
     put_address(out, peer_ip);
-    let proto = proxies.proto(peer, said, is_tls);
     out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
     out.extend_from_slice(proto);
     out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
@@ -166,7 +165,8 @@ mod tests {
     fn put(proxies: &[&str], peer: &str, said: &Said<'_>) -> String {
         let proxies = TrustedProxies::new(proxies.iter().map(|network| network.parse().unwrap()).collect());
         let mut out = BytesMut::new();
-        put_forwarded(&mut out, &proxies, peer.parse().unwrap(), said, b"web.localhost", false);
+        let peer = peer.parse().unwrap();
+        put_forwarded(&mut out, &proxies, peer, said, b"web.localhost", proxies.proto(peer, said, false));
         String::from_utf8(out.to_vec()).unwrap()
     }
 
@@ -206,7 +206,7 @@ mod tests {
         let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
         let is_secure = |peer: &str, proto: &'static [u8], is_tls| {
             let said = Said { proto: Some(proto), ..Said::default() };
-            proxies.is_secure(peer.parse().unwrap(), &said, is_tls)
+            is_tls || is_https(proxies.proto(peer.parse().unwrap(), &said, is_tls))
         };
         for proto in [&b"https"[..], b"HTTPS", b"https, http", b" https"] {
             assert!(is_secure("10.0.0.1:1", proto, false));

@@ -45,17 +45,9 @@ impl Page {
     /// What is answered here without a tunnel; `None` for what is not answered here.
     pub fn local(opening: &Opening) -> Option<Self> {
         match opening {
-            Opening::Home(Some(url)) => Some(Self {
-                status: StatusCode::FOUND,
-                fields: vec![("Location", url.clone())],
-                body: String::new(),
-            }),
+            Opening::Home(Some(url)) => Some(Self::redirect(StatusCode::FOUND, url)),
             // The method stays (RFC 9110 section 15.4.9).
-            Opening::Secure(url) => Some(Self {
-                status: StatusCode::PERMANENT_REDIRECT,
-                fields: vec![("Location", url.clone())],
-                body: String::new(),
-            }),
+            Opening::Secure(url) => Some(Self::redirect(StatusCode::PERMANENT_REDIRECT, url)),
             Opening::Home(None) => {
                 let words = "A tunnelto server runs here.";
                 let next = "Open a tunnel of your own with: tunnelto 3000 -s NAME";
@@ -65,6 +57,10 @@ impl Page {
             Opening::Health(health) => Some(Self::health(*health)),
             Opening::Stream(_) | Opening::Pipe(_) | Opening::Elsewhere(_) | Opening::Wormhole => None,
         }
+    }
+
+    fn redirect(status: StatusCode, url: &str) -> Self {
+        Self { status, fields: vec![("Location", url.to_owned())], body: String::new() }
     }
 
     pub fn health(health: Health) -> Self {

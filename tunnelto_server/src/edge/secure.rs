@@ -10,6 +10,7 @@ use tunnelto_lib::read_buffer::ReadBuffer;
 use super::listener::Accepted;
 use crate::{
     exchange::Way,
+    io::within,
     limits::{HEAD_TIME, MAX_TLS_HELLO},
     socket::{Socket, carrier},
     tls::{
@@ -59,7 +60,7 @@ pub async fn accept(
     };
     let acceptor = TlsAcceptor::from(certificate.config.clone());
     let shaking = acceptor.accept(carrier(first.take(), socket));
-    match timeout_at(Instant::now() + HEAD_TIME, shaking).await {
+    match within(HEAD_TIME, shaking).await {
         Ok(Ok(tls)) => {
             arrival.way = Way::Tls(Some(certificate.names.clone()));
             Some(Accepted { socket: tls.into(), peer, place, arrival })

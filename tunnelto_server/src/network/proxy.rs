@@ -9,7 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -25,7 +24,7 @@ use super::{
 };
 use crate::{
     gauge::{Counted, Gauge},
-    io::{Timer, finish, write_both},
+    io::{Timer, finish, write},
     limits::{HOP_ANSWER, KEEP_ALIVE, TCP_USER_TIMEOUT, VISITOR_STALL},
     observability::metrics::{Hop, Metrics},
     sign::MasterKeys,
@@ -264,7 +263,7 @@ async fn carry(
         moves(true);
         let bytes = buffer.take();
         pace.took(bytes.len()).await;
-        let written = stall.within(VISITOR_STALL, write_both(&mut to, bytes, Bytes::new())).await;
+        let written = stall.within(VISITOR_STALL, write(&mut to, &bytes)).await;
         written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     }
 }

@@ -12,7 +12,7 @@ use tunnelto_lib::name::Hostname;
 
 use super::framing::{Body, Whose, is_token};
 use crate::{
-    edge::forwarded::{Said, TrustedProxies, is_hop_by_hop, is_said_by_us, put_forwarded},
+    edge::forwarded::{Said, TrustedProxies, is_hop_by_hop, is_https, is_said_by_us, put_forwarded},
     error::Refusal,
     limits::MAX_FIELDS,
 };
@@ -105,11 +105,12 @@ impl RequestHead {
                 put_field(&mut onward, field.name, field.value);
             }
         }
-        put_forwarded(&mut onward, proxies, peer, &fields.said, host_value.as_bytes(), is_tls);
+        let proto = proxies.proto(peer, &fields.said, is_tls);
+        put_forwarded(&mut onward, proxies, peer, &fields.said, host_value.as_bytes(), proto);
 
         Ok(Self {
             visitor: proxies.visitor(peer, &fields.said),
-            is_secure: proxies.is_secure(peer, &fields.said, is_tls),
+            is_secure: is_tls || is_https(proto),
             keeps_alive: fields.keeps_alive(version),
             accept: fields.accept,
             wants_trailers: fields.wants_trailers,

@@ -5,10 +5,7 @@ use std::{io, net::SocketAddr};
 use bytes::{Buf, Bytes};
 use http::Method;
 use memchr::memchr;
-use tokio::{
-    io::AsyncWriteExt,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 use tunnelto_lib::read_buffer::ReadBuffer;
 
 use crate::{
@@ -18,7 +15,7 @@ use crate::{
     },
     error::Refusal,
     gauge::Counted,
-    io::{Timer, finish},
+    io::{Timer, finish, write},
     limits::{HEAD_TIME, KEEP_ALIVE, LINGER, LINGER_BYTES, MAX_HEAD, VISITOR_STALL},
     socket::Socket,
 };
@@ -101,11 +98,7 @@ impl Visitor {
     }
 
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let writing = async {
-            self.socket.write_all(bytes).await?;
-            self.socket.flush().await
-        };
-        let written = self.timer.within(VISITOR_STALL, writing).await;
+        let written = self.timer.within(VISITOR_STALL, write(&mut self.socket, bytes)).await;
         written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 

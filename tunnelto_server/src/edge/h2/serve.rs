@@ -90,10 +90,7 @@ pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuff
                     leave_at.get_or_insert(Instant::now() + GOODBYE);
                 }
             }
-            () = sleep_until(idle_until), if is_idle && leave_at.is_none() => {
-                connection.graceful_shutdown();
-                leave_at = Some(Instant::now() + GOODBYE);
-            }
+            () = sleep_until(idle_until), if is_idle && leave_at.is_none() => says_goodbye = true,
             () = handler.until_draining(), if leave_at.is_none() => says_goodbye = true,
             // Nobody but us can tell it that the instance stops which has brought it.
             () = sleep(BROUGHT_LOOK), if arrival.brought.is_some() && leave_at.is_none() => {
