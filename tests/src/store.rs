@@ -3,7 +3,6 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use tempfile::TempDir;
-use tokio::net::TcpStream;
 
 use crate::{
     dns::{free_port, own_address},
@@ -40,8 +39,17 @@ impl Store {
     async fn start_at(kind: Kind, program: PathBuf, at: SocketAddr, folder: Arc<TempDir>) -> Self {
         let process = spawn(kind, program.clone(), at, folder.clone());
         let store = Self { kind, process, at, program, folder };
-        eventually("the store listens", || async { TcpStream::connect(at).await.is_ok() }).await;
+        eventually("the store serves", || store.serves()).await;
         store
+    }
+
+    /// It has answered. Merely listening is not enough: an etcd that is killed before its first election does not
+    /// come up again.
+    async fn serves(&self) -> bool {
+        match self.kind {
+            Kind::Redis => self.ask(&["PING"]).await.contains("PONG"),
+            Kind::Etcd => self.ask(&["get", "any", "--write-out=json"]).await.contains("revision"),
+        }
     }
 
     /// CLUSTER
