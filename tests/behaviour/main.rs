@@ -1,5 +1,6 @@
 //! What the product promises, one module a promise, with the real binaries.
 
+mod acme;
 mod answers;
 mod apart;
 mod auth;

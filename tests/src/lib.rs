@@ -13,6 +13,7 @@ pub mod visitor;
 
 pub mod server;
 
+pub mod acme;
 pub mod balancer;
 pub mod client;
 pub mod cluster;

@@ -75,16 +75,7 @@ impl Authority {
 
     /// Connects to `door` as a visitor of `name`, which trusts this authority only.
     pub async fn connect(&self, door: SocketAddr, name: &str, protocols: &[&str]) -> io::Result<Tls> {
-        let mut roots = RootCertStore::empty();
-        let root = CertificateDer::from_pem_file(self.path("ca.pem")).expect("a certificate");
-        roots.add(root).expect("a root");
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-        let builder = builder.with_safe_default_protocol_versions().expect("versions");
-        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
-        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-        let socket = TcpStream::connect(door).await?;
-        let name = ServerName::try_from(name.to_owned()).expect("a name");
-        soon("a handshake", TlsConnector::from(Arc::new(config)).connect(name, socket)).await
+        connect(door, name, &trusting(&self.path("ca.pem"), protocols)).await
     }
 
     fn openssl(&self, arguments: &str) {
@@ -99,6 +90,24 @@ impl Default for Authority {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// A visitor's setting, which trusts the authority in this file only.
+pub fn trusting(root: &Path, protocols: &[&str]) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(root).expect("a certificate")).expect("a root");
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().expect("versions");
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    Arc::new(config)
+}
+
+/// Who uses the same setting again goes on with the TLS it had.
+pub async fn connect(door: SocketAddr, name: &str, config: &Arc<ClientConfig>) -> io::Result<Tls> {
+    let socket = TcpStream::connect(door).await?;
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    soon("a handshake", TlsConnector::from(config.clone()).connect(name, socket)).await
 }
 
 /// One request on a connection, and all that comes until its end.

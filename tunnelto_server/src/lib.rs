@@ -47,6 +47,7 @@ pub mod remote;
 
 pub mod worker;
 
+pub mod doors;
 pub mod server;
 
 pub mod commands;

@@ -1,9 +1,8 @@
 //! The visitors' way: accept, classify, route, admit, choose, open, carry. Each verb is a module; this is the
 //! list of them and nothing else.
 
-use std::{borrow::Cow, rc::Rc, sync::Arc};
+use std::{borrow::Cow, net::IpAddr, rc::Rc, sync::Arc};
 
-use tokio::sync::watch;
 use tunnelto_lib::{
     name::{Hostname, Label},
     read_buffer::ReadBuffer,
@@ -38,7 +37,7 @@ use crate::{
     routing::{Destination, Table},
     shutdown::Shutdown,
     socket::Socket,
-    tls::certificate::Certificates,
+    tls::source::{Source, Standing},
     upstream::{Upstream, peer::PeerStream, tunnel},
 };
 
@@ -56,7 +55,7 @@ pub struct Remote {
     /// How visitors reach this server.
     pub public: PublicUrl,
     /// `None`: TLS is not spoken here.
-    pub certificates: Option<watch::Receiver<Arc<Certificates>>>,
+    pub certificates: Option<Source>,
     /// Exchanges under way.
     pub in_progress: Gauge,
 }
@@ -104,16 +103,40 @@ impl Remote {
             return Some(classified);
         };
         let Classified { mut accepted, mut first, .. } = classified;
-        let name = secure::read_hello(&mut accepted, &mut first).await.ok()?;
-        if let Some(host) = &name
+        let wanted = secure::read_hello(&mut accepted, &mut first).await.ok()?;
+        if let Some(host) = &wanted.name
             && let Some(reached) = self.bring_tls(&accepted, host, &first).await
         {
             self.pipe(accepted.socket, reached, Content::Tls, accepted.place, self.begin()).await;
             return None;
         }
-        let certificates = certificates.borrow().clone();
-        let accepted = secure::accept(accepted, first, name.as_deref(), &certificates).await?;
+        if wanted.proof
+            && let Some(proof) = certificates.proof(wanted.name.as_deref()?)
+        {
+            secure::prove(accepted, first, proof).await;
+            return None;
+        }
+        let visitor = accepted.peer.ip();
+        let certificate =
+            certificates.find(wanted.name.as_deref(), |host| self.standing(visitor, host)).await;
+        let accepted = secure::accept(accepted, first, &wanted, certificate).await?;
         go_on(accepted, ReadBuffer::default()).await
+    }
+
+    /// What a host that a visitor asks for is to this server, without asking others.
+    fn standing(&self, visitor: IpAddr, host: &str) -> Standing {
+        let Some(destination) = Hostname::parse(host).ok().and_then(|host| self.table.route(&host).ok())
+        else {
+            return Standing::Foreign;
+        };
+        match destination {
+            Destination::Home | Destination::Wormhole => Standing::Held,
+            Destination::Tunnel(routed) => match self.chain.admit(visitor, routed) {
+                Ok(admitted) if self.pool.serves(&admitted.routed().name) => Standing::Held,
+                Ok(_) => Standing::Free,
+                Err(_) => Standing::Foreign,
+            },
+        }
     }
 
     /// A visitor that cannot be brought is served here, and told why as one that speaks HTTP.
@@ -174,6 +197,11 @@ impl Remote {
         }
     }
 
+    /// What an ACME server is told that wants to know whether the host is ours.
+    fn validation(&self, exchange: &Exchange) -> Option<String> {
+        self.certificates.as_ref()?.answer(std::str::from_utf8(&exchange.target).ok()?)
+    }
+
     /// Where a visitor that came without TLS is sent.
     fn by_tls(&self, exchange: &Exchange, host: &Hostname) -> Option<String> {
         let is_wanted = self.config.https_redirect && !exchange.is_secure;
@@ -205,6 +233,9 @@ impl Handler for Remote {
             return Err(Refusal::Misdirected);
         }
         let destination = self.table.route(host)?;
+        if let Some(words) = self.validation(exchange) {
+            return Ok(Opening::Words(words));
+        }
         if destination == Destination::Wormhole {
             if matches!(exchange.way, Way::Unsecured) {
                 return Err(Refusal::BadRequest("this door speaks TLS: connect with wss://"));

@@ -1,8 +1,8 @@
-//! Wiring: bind the doors, publish their real addresses, run, and stop in the reverse order.
+//! Wiring: open the doors, publish their real addresses, run, and stop in the reverse order.
 
 use std::{
     io,
-    net::{self, Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -17,16 +17,18 @@ use tokio::{
     task::{JoinError, JoinSet, spawn_local},
     time::timeout,
 };
+use tunnelto_lib::name::Hostname;
 
 use crate::{
     active_stream::ShardId,
     admin::Admin,
-    config::{Bind, Cluster, Config},
+    config::{Cluster, Config},
     connected_clients::ConnectedClients,
     control_server::ControlServer,
+    doors::{Addresses, Doors},
     edge::{
         handover::Mailboxes,
-        listener::{Accepted, BindError, Door, Places, bind, bind_all},
+        listener::{Accepted, BindError, Door, Places},
     },
     gauge::Gauge,
     limits::{KEPT_NOTICE, MAX_CLIENTS, MAX_PEERS, MAX_VISITORS},
@@ -43,12 +45,12 @@ use crate::{
     observability::metrics::Metrics,
     parking::Lot,
     policy::Chain,
+    routing::{Destination, Routed, Table},
     shutdown::Shutdown,
     socket::Socket,
     tls::{
         Terms,
-        certificate::Certificates,
-        files::{Folder, FolderError},
+        source::{IsHeld, Source, SourceError, Tending},
     },
     worker::{Shared, Worker},
 };
@@ -67,23 +69,12 @@ pub struct Server;
 /// A server whose doors are open and that does not serve yet.
 pub struct Bound {
     config: Arc<Config>,
-    /// One for each shard.
-    visitors: Vec<net::TcpListener>,
-    tls: Option<TlsDoor>,
-    clients: net::TcpListener,
-    peers: net::TcpListener,
-    admin: net::TcpListener,
+    doors: Doors,
+    /// `None`: TLS is not spoken here.
+    certificates: Option<(Source, Tending)>,
     finding: Finding,
     metrics: Arc<Metrics>,
     pub addresses: Addresses,
-}
-
-/// Where visitors arrive who speak TLS.
-struct TlsDoor {
-    /// One for each shard.
-    listeners: Vec<net::TcpListener>,
-    folder: Folder,
-    certificates: Certificates,
 }
 
 /// How other instances are found.
@@ -94,16 +85,6 @@ enum Finding {
     Indexed(Box<Index>),
 }
 
-/// Where the doors really opened.
-#[derive(Clone, Copy, Debug)]
-pub struct Addresses {
-    pub visitors: SocketAddr,
-    pub tls: Option<SocketAddr>,
-    pub clients: SocketAddr,
-    pub peers: SocketAddr,
-    pub admin: SocketAddr,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]
@@ -112,30 +93,19 @@ pub enum StartError {
     Dns(#[from] NetError),
     #[error("CLUSTER: {0}")]
     Store(#[from] StoreError),
-    #[error("TLS_CERTS: {0}")]
-    Certificates(#[from] FolderError),
-    #[error("TLS cannot be spoken: {0}")]
-    Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    Certificates(#[from] SourceError),
 }
 
 impl Server {
     pub fn bind(config: Config) -> Result<Bound, StartError> {
-        let (visitors, visitors_at) = bind_all(config.bind, config.port, config.workers, "visitors (PORT)")?;
-        let (tls, tls_at) = TlsDoor::open(&config)?.unzip();
-        let (clients, clients_at) = bind(config.bind, config.ctrl_port, "clients (CTRL_PORT)")?;
-        // Alone there is nobody to ask, so nobody else may.
-        let loopback = Bind::One(Ipv4Addr::LOCALHOST.into());
-        let for_peers = if config.cluster.is_some() { config.bind } else { loopback };
-        let (peers, peers_at) = bind(for_peers, config.net_port, "peers (NET_PORT)")?;
-        let (admin, admin_at) = bind(loopback, config.admin_port, "the operator (ADMIN_PORT)")?;
-        let addresses = Addresses {
-            visitors: visitors_at,
-            tls: tls_at,
-            clients: clients_at,
-            peers: peers_at,
-            admin: admin_at,
-        };
-        let net_port = peers_at.port();
+        let doors = Doors::open(&config)?;
+        let tls = config.tls.as_ref().map(|tls| {
+            let terms = Terms::new(tls.min, config.keys.clone());
+            Source::open(&tls.certificates, terms, &config)
+        });
+        let certificates = tls.transpose()?;
+        let net_port = doors.addresses.peers.port();
         let metrics: Arc<Metrics> = Arc::default();
         let finding = match config.cluster.clone() {
             None => Finding::Alone,
@@ -146,24 +116,16 @@ impl Server {
                 Finding::Indexed(Box::new(Index::new(&url, &config, metrics.clone(), net_port)?))
             }
         };
-        Ok(Bound {
-            config: Arc::new(config),
-            visitors,
-            tls,
-            clients,
-            peers,
-            admin,
-            finding,
-            metrics,
-            addresses,
-        })
+        let addresses = doors.addresses;
+        Ok(Bound { config: Arc::new(config), doors, certificates, finding, metrics, addresses })
     }
 }
 
 impl Bound {
     /// Serves until `shutdown` ends. Call it within a local runtime, which becomes the first shard's.
     pub async fn run(self, shutdown: Shutdown) -> io::Result<()> {
-        let Self { config, visitors, tls, clients, peers, admin, finding, metrics, addresses } = self;
+        let Self { config, doors, certificates, finding, metrics, addresses } = self;
+        let Doors { visitors, tls: tls_doors, clients, peers, admin, .. } = doors;
         let tls_port = addresses.tls.map(|at| at.port());
         let drain = config.drain;
         let lot: Arc<Lot> = Arc::default();
@@ -200,12 +162,9 @@ impl Bound {
         let (mailboxes, inboxes) = Mailboxes::new(visitors.len());
         let control = ControlServer::new(mailboxes.clone(), MAX_CLIENTS, chain.clone(), shutdown.clone());
         let kept = Places::new(MAX_VISITORS);
-        let mut tls_doors = Vec::new();
-        let certificates = tls.map(|TlsDoor { listeners, folder, certificates }| {
-            tls_doors = listeners;
-            let (found, certificates) = watch::channel(Arc::new(certificates));
-            loops.spawn_local(folder.watch(found));
-            certificates
+        let certificates = certificates.map(|(source, tending)| {
+            tending.start(is_held(registry.clone(), Table::new(config.allowed_hosts.clone())), &mut loops);
+            source
         });
         let shared = Shared {
             public: config.public(addresses.visitors.port(), tls_port),
@@ -290,15 +249,14 @@ impl Bound {
     }
 }
 
-impl TlsDoor {
-    fn open(config: &Config) -> Result<Option<(Self, SocketAddr)>, StartError> {
-        let Some(tls) = &config.tls else { return Ok(None) };
-        let what = "visitors who speak TLS (TLS_PORT)";
-        let (listeners, at) = bind_all(config.bind, tls.port, config.workers, what)?;
-        let preferred = config.tunnel_host.as_str().to_owned();
-        let (folder, certificates) = Folder::open(tls.certificates.clone(), Terms::new(tls.min)?, preferred)?;
-        Ok(Some((Self { listeners, folder, certificates }, at)))
-    }
+/// Whether a host is one of the server's own, or of a tunnel that is here.
+fn is_held(clients: Arc<ConnectedClients>, table: Table) -> IsHeld {
+    let destination = move |host: &str| table.route(&Hostname::parse(host).ok()?).ok();
+    Box::new(move |host| match destination(host) {
+        Some(Destination::Tunnel(Routed { name })) => clients.serves(&name),
+        Some(Destination::Home | Destination::Wormhole) => true,
+        None => false,
+    })
 }
 
 /// What a shard's task came to.

@@ -3,8 +3,10 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
+use p256::{SecretKey, elliptic_curve::sec1::ToSec1Point, pkcs8::EncodePrivateKey};
+use rustls::pki_types::PrivatePkcs8KeyDer;
 use serde::{Serialize, de::DeserializeOwned};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 
 /// What a signature is for.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +24,12 @@ pub enum Purpose {
     Hop,
     /// What an instance writes of itself in a store.
     Registration,
+    /// Tickets by which visitors resume TLS, on any instance.
+    TlsTicket,
+    /// The account at an ACME server.
+    AcmeAccount,
+    /// The authority of TLS=self-signed.
+    SelfSigned,
 }
 
 /// 32 bytes, and the key before it while clients still hold what that one signed.
@@ -30,6 +38,9 @@ pub struct MasterKeys {
     current: [u8; 32],
     old: Option<[u8; 32]>,
 }
+
+/// Half of a pair of keys on P-256.
+pub struct SigningKey(SecretKey);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadSignature {
@@ -79,10 +90,38 @@ impl MasterKeys {
 
     /// Eight bytes that only this server could have derived from `text`.
     pub fn derive(&self, purpose: Purpose, text: &str) -> u64 {
-        let bytes = mac(&self.current, purpose, text.as_bytes()).finalize().into_bytes();
-        let mut first = [0; 8];
-        first.copy_from_slice(&bytes[..8]);
-        u64::from_be_bytes(first)
+        let [a, b, c, d, e, f, g, h, ..] = self.derive_key(purpose, text);
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// A secret of its own for `text`, the same on every instance that has this master key.
+    pub fn derive_key(&self, purpose: Purpose, text: &str) -> [u8; 32] {
+        mac(&self.current, purpose, text.as_bytes()).finalize().into_bytes().into()
+    }
+
+    /// A key to sign with (ECDSA on P-256), as PKCS #8, the same on every instance that has this master key.
+    pub fn derive_signing_key(&self, purpose: Purpose) -> SigningKey {
+        // One in 2³² numbers is not a key.
+        let numbers = (0..).map(|number: u32| self.derive_key(purpose, &number.to_string()));
+        let mut keys = numbers.filter_map(|number| SecretKey::from_slice(&number).ok());
+        SigningKey(keys.next().expect("there are enough numbers"))
+    }
+}
+
+impl SigningKey {
+    /// PKCS #8 (RFC 5208).
+    pub fn to_pkcs8(&self) -> PrivatePkcs8KeyDer<'static> {
+        let document = self.0.to_pkcs8_der().expect("a key on a named curve can be written");
+        document.as_bytes().to_vec().into()
+    }
+
+    /// By which a JSON Web Key is named (RFC 7638 section 3.2: these members, in this order).
+    pub fn thumbprint(&self) -> String {
+        let point = self.0.public_key().to_sec1_point(false);
+        let text = |number: Option<&[u8]>| URL_SAFE_NO_PAD.encode(number.unwrap_or_default());
+        let (x, y) = (text(point.x().map(|x| &x[..])), text(point.y().map(|y| &y[..])));
+        let key = format!(r#"{{"crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}"#);
+        URL_SAFE_NO_PAD.encode(Sha256::digest(key))
     }
 }
 
@@ -101,6 +140,9 @@ fn mac(key: &[u8; 32], purpose: Purpose, message: &[u8]) -> Hmac<Sha256> {
         Purpose::PeerAnswer => "peer-answer",
         Purpose::Hop => "hop",
         Purpose::Registration => "registration",
+        Purpose::TlsTicket => "tls-ticket",
+        Purpose::AcmeAccount => "acme-account",
+        Purpose::SelfSigned => "self-signed",
     };
     let derived = keyed(key).chain_update(label).finalize().into_bytes();
     keyed(&derived).chain_update(message)

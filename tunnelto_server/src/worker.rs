@@ -5,7 +5,7 @@ use std::{net, rc::Rc, sync::Arc};
 
 use tokio::{
     net::TcpListener,
-    sync::{mpsc, watch},
+    sync::mpsc,
     task::{JoinSet, spawn_local},
     time::timeout,
 };
@@ -34,7 +34,7 @@ use crate::{
     routing::Table,
     shard::Shard,
     shutdown::Shutdown,
-    tls::certificate::Certificates,
+    tls::source::Source,
 };
 
 /// What all shards share.
@@ -53,7 +53,7 @@ pub struct Shared {
     /// How visitors reach this server.
     pub public: PublicUrl,
     /// `None`: TLS is not spoken here.
-    pub certificates: Option<watch::Receiver<Arc<Certificates>>>,
+    pub certificates: Option<Source>,
 }
 
 /// A shard that does not run yet. It is made on the main thread and runs on its own.

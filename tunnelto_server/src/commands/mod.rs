@@ -21,8 +21,9 @@ use crate::{
         cli::{KeysCommand, Settings},
         is_first_start, reference,
     },
+    doors::Addresses,
     edge::listener::BindError,
-    server::{Addresses, Server, StartError},
+    server::{Server, StartError},
     shutdown::Shutdown,
 };
 

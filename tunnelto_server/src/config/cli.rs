@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use tunnelto_lib::name::{Hostname, Label};
 
 use super::{
-    Auth, PublicUrl, TlsMin,
+    Auth, PublicUrl, TlsMin, TlsSource,
     values::{self, Hidden},
 };
 use crate::limits::PEER_HOPS;
@@ -67,14 +67,42 @@ pub struct Settings {
     #[arg(long, env = "PORT", default_value_t = 8080)]
     pub port: u16,
 
-    /// Where visitors arrive who speak TLS; clients may connect there, too, as wormhole.HOST. It needs TLS_CERTS [default: none]
+    /// Where visitors arrive who speak TLS; clients may connect there, too, as wormhole.HOST. It needs TLS_CERTS, or another TLS
+    /// [default: none]
     #[arg(long, env = "TLS_PORT")]
     pub tls_port: Option<u16>,
+
+    /// Where certificates come from: files in TLS_CERTS; self-signed, to try out, by an authority of this server's own, which
+    /// DATA_DIR/self-signed-ca.pem tells browsers to trust; acme, from Let's Encrypt or ACME_DIRECTORY, whose terms of service you
+    /// agree to by that [default: files]
+    #[arg(long, env = "TLS", value_enum, hide_possible_values = true)]
+    pub tls: Option<TlsSource>,
 
     /// The folder of certificates: NAME.pem with its key, NAME.crt with NAME.key, or folders with tls.crt and tls.key, or with
     /// fullchain.pem and privkey.pem; renewed files are taken up by themselves [default: none]
     #[arg(long, env = "TLS_CERTS", value_parser = values::path)]
     pub tls_certs: Option<PathBuf>,
+
+    /// Where the ACME server begins
+    #[arg(long, env = "ACME_DIRECTORY", default_value = "https://acme-v02.api.letsencrypt.org/directory", value_parser = values::https_url)]
+    pub acme_directory: String,
+
+    /// Whom the ACME server writes to when something is wrong [default: nobody]
+    #[arg(long, env = "ACME_EMAIL", value_parser = values::email)]
+    pub acme_email: Option<String>,
+
+    /// A PEM file with the root that the ACME server's own certificate is verified with [default: the system's roots]
+    #[arg(long, env = "ACME_CA", value_parser = values::path)]
+    pub acme_ca: Option<PathBuf>,
+
+    /// A command that sets and removes DNS records, so that one certificate is for all names (*.HOST): `COMMAND set NAME VALUE`
+    /// returns when the TXT record can be seen, `COMMAND unset NAME VALUE` removes it [default: none, and each name gets a certificate of its own]
+    #[arg(long, env = "ACME_DNS_HOOK", value_parser = values::path)]
+    pub acme_dns_hook: Option<PathBuf>,
+
+    /// Names without a certificate that the ACME server is asked for within seven days; Let's Encrypt takes 50 of one domain
+    #[arg(long, env = "ACME_WEEKLY", default_value_t = 40)]
+    pub acme_weekly: usize,
 
     /// The oldest TLS that is spoken: 1.2 or 1.3
     #[arg(long, env = "TLS_MIN", value_enum, default_value = "1.2", hide_possible_values = true)]

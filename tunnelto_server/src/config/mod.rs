@@ -84,9 +84,40 @@ pub enum Auth {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     pub port: u16,
-    /// A folder.
-    pub certificates: PathBuf,
+    pub certificates: CertificatesFrom,
     pub min: TlsMin,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CertificatesFrom {
+    /// A folder.
+    Files(PathBuf),
+    SelfSigned,
+    Acme(Acme),
+}
+
+/// How certificates are got from an ACME server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acme {
+    /// The URL of its directory.
+    pub directory: String,
+    pub email: Option<String>,
+    /// What its own certificate is verified with; `None`: the system's roots.
+    pub authority: Option<PathBuf>,
+    /// A command that sets and removes DNS records.
+    pub dns_hook: Option<PathBuf>,
+    /// New names within seven days.
+    pub weekly: usize,
+    /// A folder whose certificates are used first.
+    pub own_files: Option<PathBuf>,
+}
+
+/// What TLS says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum TlsSource {
+    Files,
+    SelfSigned,
+    Acme,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -108,10 +139,16 @@ pub struct PublicUrl {
 pub enum ConfigError {
     #[error("TUNNEL_HOST `{0}` is not one of ALLOWED_HOSTS; add it there")]
     TunnelHost(Hostname),
-    #[error("TLS_PORT needs certificates; name their folder in TLS_CERTS")]
+    #[error("TLS_PORT needs certificates; name their folder in TLS_CERTS, or set TLS to acme or self-signed")]
     NoCertificates,
-    #[error("TLS_CERTS is of no use without TLS_PORT; set it, such as to 443")]
-    NoTlsPort,
+    #[error("TLS=self-signed makes its certificates and does not use TLS_CERTS; unset one of them")]
+    SelfSignedFiles,
+    #[error("{0} is of no use without TLS_PORT; set it, such as to 443")]
+    NoTlsPort(&'static str),
+    #[error(
+        "TLS=acme: no authority gives certificates for `{0}`; set ALLOWED_HOSTS to a domain of yours, or TLS to self-signed"
+    )]
+    NoDomain(Hostname),
     #[error(
         "HTTPS_REDIRECT needs to know where TLS is spoken: set TLS_PORT, or PUBLIC_URL to an https:// URL"
     )]
@@ -166,11 +203,31 @@ impl Config {
                 trusted_proxies.extend(FLY_PRIVATE.iter().filter_map(|range| range.parse::<IpNet>().ok()));
             }
         }
-        let tls = match (settings.tls_port, settings.tls_certs) {
+        let acme = Acme {
+            directory: settings.acme_directory,
+            email: settings.acme_email,
+            authority: settings.acme_ca,
+            dns_hook: settings.acme_dns_hook,
+            weekly: settings.acme_weekly,
+            own_files: settings.tls_certs.clone(),
+        };
+        let certificates = match (settings.tls, settings.tls_certs) {
+            (Some(TlsSource::Acme), _) => {
+                match allowed_hosts.iter().find(|host| !host.as_str().contains('.')) {
+                    Some(host) => return Err(ConfigError::NoDomain(host.clone())),
+                    None => Some(CertificatesFrom::Acme(acme)),
+                }
+            }
+            (Some(TlsSource::SelfSigned), None) => Some(CertificatesFrom::SelfSigned),
+            (Some(TlsSource::SelfSigned), Some(_)) => return Err(ConfigError::SelfSignedFiles),
+            (Some(TlsSource::Files) | None, files) => files.map(CertificatesFrom::Files),
+        };
+        let tls = match (settings.tls_port, certificates) {
             (Some(port), Some(certificates)) => Some(Tls { port, certificates, min: settings.tls_min }),
             (None, None) => None,
             (Some(_), None) => return Err(ConfigError::NoCertificates),
-            (None, Some(_)) => return Err(ConfigError::NoTlsPort),
+            (None, Some(CertificatesFrom::Files(_))) => return Err(ConfigError::NoTlsPort("TLS_CERTS")),
+            (None, Some(_)) => return Err(ConfigError::NoTlsPort("TLS")),
         };
         let is_https = public_url.as_ref().map_or(tls.is_some(), |public| public.scheme == "https");
         if settings.https_redirect && !is_https {

@@ -40,6 +40,24 @@ pub fn path(text: &str) -> Result<PathBuf, String> {
     word(text).map(PathBuf::from)
 }
 
+pub fn https_url(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let is_url =
+        text.parse::<http::Uri>().is_ok_and(|url| url.scheme_str() == Some("https") && url.host().is_some());
+    if is_url { Ok(text.into()) } else { Err("expected a URL that begins with https://".into()) }
+}
+
+pub fn email(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let is_address = text.split_once('@').is_some_and(|(who, host)| !who.is_empty() && !host.is_empty());
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_address && is_plain {
+        Ok(text.into())
+    } else {
+        Err("expected an address such as ann@example.com".into())
+    }
+}
+
 /// Port 53 unless said otherwise.
 pub fn dns_server(text: &str) -> Result<SocketAddr, String> {
     let text = text.trim();

@@ -27,6 +27,8 @@ pub enum Opening {
     /// The same address by TLS.
     Secure(String),
     Health(Health),
+    /// The server's own words, as text.
+    Words(String),
     /// The tunnel's client is on another shard, which takes the exchange.
     Elsewhere(ShardId),
     /// A client that connects through the visitors' door: the control server takes the connection as it is.

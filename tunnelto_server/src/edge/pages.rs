@@ -55,6 +55,7 @@ impl Page {
                 Some(Self { status: StatusCode::OK, fields, body: html(words, next, StatusCode::OK) })
             }
             Opening::Health(health) => Some(Self::health(*health)),
+            Opening::Words(words) => Some(Self::text(StatusCode::OK, words)),
             Opening::Stream(_) | Opening::Pipe(_) | Opening::Elsewhere(_) | Opening::Wormhole => None,
         }
     }
@@ -64,12 +65,15 @@ impl Page {
     }
 
     pub fn health(health: Health) -> Self {
-        let (status, body) = match health {
-            Health::Ok => (StatusCode::OK, "ok"),
-            Health::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
-        };
+        match health {
+            Health::Ok => Self::text(StatusCode::OK, "ok"),
+            Health::Draining => Self::text(StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        }
+    }
+
+    fn text(status: StatusCode, words: &str) -> Self {
         let fields = vec![("Content-Type", "text/plain; charset=utf-8".to_owned())];
-        Self { status, fields, body: body.to_owned() }
+        Self { status, fields, body: words.to_owned() }
     }
 
     /// The bytes of an HTTP/1.1 answer to a request of `method`.

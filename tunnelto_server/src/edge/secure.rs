@@ -1,5 +1,8 @@
 //! Ending TLS: the hello is read whole before anything answers it, since it may be for another instance.
 
+use std::sync::Arc;
+
+use rustls::ServerConfig;
 use tokio::{
     io::AsyncWriteExt,
     time::{Instant, timeout_at},
@@ -14,8 +17,8 @@ use crate::{
     limits::{HEAD_TIME, MAX_TLS_HELLO},
     socket::{Socket, carrier},
     tls::{
-        certificate::Certificates,
-        hello::{self, Hello},
+        certificate::Certificate,
+        hello::{self, Hello, Wanted},
     },
 };
 
@@ -25,14 +28,14 @@ const NO_SUCH_NAME: [u8; 7] = [0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x70];
 /// A TLS alert, protocol_version (RFC 8446 section 6.2): what a TLS client understands on a plain port.
 const NO_TLS_HERE: [u8; 7] = [0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46];
 
-/// The host that a visitor asks for, in small letters. `Err` when it left or takes too long.
-pub async fn read_hello(accepted: &mut Accepted, first: &mut ReadBuffer) -> Result<Option<String>, ()> {
+/// What a visitor asks for. `Err` when it left or takes too long.
+pub async fn read_hello(accepted: &mut Accepted, first: &mut ReadBuffer) -> Result<Wanted, ()> {
     let deadline = Instant::now() + HEAD_TIME;
     loop {
         match hello::read(&first.bytes) {
-            Hello::Whole(name) => return Ok(name),
+            Hello::Whole(wanted) => return Ok(wanted),
             // Going on finds the same, and says so to the visitor.
-            Hello::Malformed => return Ok(None),
+            Hello::Malformed => return Ok(Wanted::default()),
             Hello::Incomplete if first.bytes.len() > MAX_TLS_HELLO => return Err(()),
             Hello::Incomplete => {}
         }
@@ -47,13 +50,13 @@ pub async fn read_hello(accepted: &mut Accepted, first: &mut ReadBuffer) -> Resu
 pub async fn accept(
     accepted: Accepted,
     mut first: ReadBuffer,
-    name: Option<&str>,
-    certificates: &Certificates,
+    wanted: &Wanted,
+    certificate: Option<Arc<Certificate>>,
 ) -> Option<Accepted> {
     let Accepted { socket, peer, place, mut arrival } = accepted;
     let Socket::Plain(mut socket) = socket else { return None };
-    let Some(certificate) = certificates.find(name) else {
-        tracing::debug!(%peer, name, "no certificate for the visitor's host");
+    let Some(certificate) = certificate else {
+        tracing::debug!(%peer, ?wanted, "no certificate for the visitor's host");
         // It learns nothing more if it is gone.
         let _ = socket.write_all(&NO_SUCH_NAME).await;
         return None;
@@ -66,10 +69,18 @@ pub async fn accept(
             Some(Accepted { socket: tls.into(), peer, place, arrival })
         }
         Ok(Err(error)) => {
-            tracing::debug!(%peer, name, %error, "TLS handshake failed");
+            tracing::debug!(%peer, ?wanted, %error, "TLS handshake failed");
             None
         }
         Err(_) => None,
+    }
+}
+
+/// Shows a validation what it has come for. It ends the connection as soon as the handshake is done (RFC 8737 section 3).
+pub async fn prove(accepted: Accepted, mut first: ReadBuffer, proof: Arc<ServerConfig>) {
+    if let Socket::Plain(socket) = accepted.socket {
+        // Its end tells the authority whatever it did not like.
+        let _ = within(HEAD_TIME, TlsAcceptor::from(proof).accept(carrier(first.take(), socket))).await;
     }
 }
 

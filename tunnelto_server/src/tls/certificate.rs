@@ -1,6 +1,10 @@
 //! Certificates by the names they are for.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use rustls::{
     ServerConfig,
@@ -8,6 +12,7 @@ use rustls::{
     sign::CertifiedKey,
 };
 use webpki::EndEntityCert;
+use x509_parser::parse_x509_certificate;
 
 use super::Terms;
 
@@ -15,6 +20,14 @@ use super::Terms;
 pub struct Certificate {
     pub config: Arc<ServerConfig>,
     pub names: Arc<Names>,
+    pub validity: Validity,
+}
+
+/// When a certificate is valid (RFC 5280 section 4.1.2.5).
+#[derive(Clone, Copy, Debug)]
+pub struct Validity {
+    pub from: SystemTime,
+    pub until: SystemTime,
 }
 
 /// What a certificate is for (RFC 6125 section 6.4: a wildcard stands for one label).
@@ -44,6 +57,8 @@ pub enum CertificateError {
     Tls(#[from] rustls::Error),
     #[error("not a certificate: {0}")]
     Malformed(webpki::Error),
+    #[error("it does not say when it is valid")]
+    Timeless,
 }
 
 impl Certificate {
@@ -55,8 +70,29 @@ impl Certificate {
     ) -> Result<Self, CertificateError> {
         let leaf = chain.first().ok_or(CertificateError::Empty)?;
         let names = Names::of(leaf)?;
+        let validity = Validity::of(leaf)?;
         let key = CertifiedKey::from_der(chain, key, &terms.provider)?;
-        Ok(Self { config: terms.serve(key)?, names: Arc::new(names) })
+        Ok(Self { config: terms.serve(key)?, names: Arc::new(names), validity })
+    }
+}
+
+impl Validity {
+    fn of(leaf: &CertificateDer<'_>) -> Result<Self, CertificateError> {
+        let (_, leaf) = parse_x509_certificate(leaf).map_err(|_| CertificateError::Timeless)?;
+        let time = |seconds: i64| UNIX_EPOCH + Duration::from_secs(seconds.try_into().unwrap_or(0));
+        let validity = leaf.validity();
+        Ok(Self { from: time(validity.not_before.timestamp()), until: time(validity.not_after.timestamp()) })
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.until <= SystemTime::now()
+    }
+
+    /// Whether less than a third is left, or than a `part` more of it.
+    pub fn wants_renewal(&self, now: SystemTime, part: f64) -> bool {
+        let whole = self.until.duration_since(self.from).unwrap_or_default();
+        let left = self.until.duration_since(now).unwrap_or_default();
+        left < whole.mul_f64(1.0 / 3.0 + part)
     }
 }
 
@@ -75,6 +111,14 @@ impl Names {
         match name.strip_prefix("*.") {
             Some(parent) => self.parents.push(parent.to_owned()),
             None => self.exact.push(name),
+        }
+    }
+
+    /// Whether it is for this name or wildcard itself.
+    pub fn include(&self, name: &str) -> bool {
+        match name.strip_prefix("*.") {
+            Some(parent) => self.parents.iter().any(|own| own == parent),
+            None => self.exact.iter().any(|own| own == name),
         }
     }
 
@@ -103,6 +147,11 @@ impl Certificates {
             certificates.default = Some(certificate);
         }
         certificates
+    }
+
+    /// The one for exactly this name: no wildcard's.
+    pub fn exactly(&self, name: &str) -> Option<&Arc<Certificate>> {
+        self.exact.get(name)
     }
 
     pub fn is_empty(&self) -> bool {

@@ -1,15 +1,20 @@
-//! Certificates from a folder, read again when a file in it changes.
+//! Certificates from folders, read again when a file in them changes.
 
 use std::{
     collections::HashMap,
-    fs, io,
+    fs,
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use tokio::{sync::watch, task::spawn_blocking, time::sleep};
+use tokio::{
+    sync::{Notify, watch},
+    task::spawn_blocking,
+    time::timeout,
+};
 
 use super::{
     Terms,
@@ -19,9 +24,9 @@ use super::{
 /// How often the folder is looked at. Notices of the system would miss network file systems and what is mounted anew.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// A folder of certificates and what was read of it.
-pub struct Folder {
-    path: PathBuf,
+/// Folders of certificates and what was read of them.
+pub struct Folders {
+    paths: Vec<PathBuf>,
     terms: Terms,
     /// The host whose certificate is for visitors that name nobody.
     preferred: String,
@@ -42,14 +47,10 @@ struct Pair {
 type Stamp = (PathBuf, Option<[i64; 6]>);
 
 #[derive(Debug, thiserror::Error)]
-pub enum FolderError {
-    #[error("{path}: {source}")]
-    Io { path: String, source: io::Error },
-    #[error(
-        "{0} holds no certificate that can be used; expected NAME.pem with key, NAME.crt with NAME.key, or folders with tls.crt \
-         and tls.key or fullchain.pem and privkey.pem"
-    )]
-    Empty(String),
+#[error("{}: {source}", path.display())]
+pub struct FolderError {
+    path: PathBuf,
+    source: io::Error,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -60,46 +61,53 @@ enum PairError {
     Certificate(#[from] CertificateError),
 }
 
-impl Folder {
-    /// Reads it for the first time.
-    pub fn open(path: PathBuf, terms: Terms, preferred: String) -> Result<(Self, Certificates), FolderError> {
-        let mut folder = Self { path, terms, preferred, seen: None, good: HashMap::new() };
-        let named = folder.path.display().to_string();
-        let certificates = folder.look().map_err(|source| FolderError::Io { path: named.clone(), source })?;
-        let certificates = certificates.filter(|certificates| !certificates.is_empty());
-        Ok((folder, certificates.ok_or(FolderError::Empty(named))?))
+impl Folders {
+    /// Reads them for the first time. Where two certificates are for one name, the first folder's is used.
+    pub fn open(
+        paths: Vec<PathBuf>,
+        terms: Terms,
+        preferred: String,
+    ) -> Result<(Self, Certificates), FolderError> {
+        let mut folders = Self { paths, terms, preferred, seen: None, good: HashMap::new() };
+        let certificates = folders.look()?.unwrap_or_default();
+        Ok((folders, certificates))
     }
 
-    /// Keeps `certificates` as the folder is. Never ends.
-    pub async fn watch(mut self, certificates: watch::Sender<Arc<Certificates>>) {
+    /// Keeps `certificates` as the folders are, and looks at once when told so. Never ends.
+    pub async fn watch(mut self, certificates: watch::Sender<Arc<Certificates>>, now: Arc<Notify>) {
         loop {
-            sleep(LOOK_EVERY).await;
+            // In time or told, it is the same look.
+            let _ = timeout(LOOK_EVERY, now.notified()).await;
             // Files may lie on a slow disk.
             let looked = spawn_blocking(move || {
                 let found = self.look();
                 (self, found)
             });
-            let Ok((folder, found)) = looked.await else {
+            let Ok((folders, found)) = looked.await else {
                 return tracing::error!("certificates are watched no more; renewed ones need a restart");
             };
-            self = folder;
+            self = folders;
             match found {
                 Ok(Some(found)) if found.is_empty() => {
-                    tracing::warn!(folder = %self.path.display(), "no certificate is left; the last ones stay in use");
+                    tracing::warn!("no certificate is left; the last ones stay in use");
                 }
                 Ok(Some(found)) => {
-                    tracing::info!(folder = %self.path.display(), "certificates read anew");
+                    tracing::info!("certificates read anew");
                     certificates.send_replace(Arc::new(found));
                 }
                 Ok(None) => {}
-                Err(error) => tracing::debug!(%error, "the folder of certificates cannot be read just now"),
+                Err(error) => tracing::debug!(%error, "certificates cannot be read just now"),
             }
         }
     }
 
     /// What is there, if that has changed.
-    fn look(&mut self) -> io::Result<Option<Certificates>> {
-        let pairs = pairs(&self.path)?;
+    fn look(&mut self) -> Result<Option<Certificates>, FolderError> {
+        let mut found = Vec::new();
+        for path in &self.paths {
+            found.append(&mut pairs(path).map_err(|source| FolderError { path: path.clone(), source })?);
+        }
+        let pairs = found;
         let files = pairs.iter().flat_map(|pair| [&pair.chain, &pair.key]);
         let stamps = Some(files.map(|path| stamp(path)).collect());
         if stamps == self.seen {
@@ -143,7 +151,21 @@ impl Pair {
     }
 }
 
-/// What the folder holds, in the order of names.
+/// Writes a file that appears whole, readable for its owner alone, in place of what was there.
+pub fn put(path: &Path, content: &str) -> io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+    if let Some(folder) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let draft = path.with_extension("draft");
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    file.write_all(content.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(draft, path)
+}
+
+/// What a folder holds, in the order of names.
 fn pairs(folder: &Path) -> io::Result<Vec<Pair>> {
     let mut paths: Vec<_> =
         fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;

@@ -2,12 +2,23 @@
 
 use rustls::server::Acceptor;
 
+/// The protocol of a validation that speaks TLS (RFC 8737 section 6.2).
+pub const PROOF: &[u8] = b"acme-tls/1";
+
+/// What a visitor wants that begins a TLS connection.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The host (RFC 6066 section 3), in small letters.
+    pub name: Option<String>,
+    /// Proof that the host is ours (RFC 8737 section 3), and nothing else.
+    pub proof: bool,
+}
+
 /// What the first bytes of a TLS connection have told.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Hello {
     Incomplete,
-    /// The host that it asks for (RFC 6066 section 3), in small letters.
-    Whole(Option<String>),
+    Whole(Wanted),
     /// Nothing that TLS could go on with; whoever goes on says so.
     Malformed,
 }
@@ -26,7 +37,10 @@ pub fn read(mut bytes: &[u8]) -> Hello {
         }
         match acceptor.accept() {
             Ok(Some(accepted)) => {
-                return Hello::Whole(accepted.client_hello().server_name().map(str::to_ascii_lowercase));
+                let hello = accepted.client_hello();
+                let name = hello.server_name().map(str::to_ascii_lowercase);
+                let proof = hello.alpn().is_some_and(|mut offered| offered.any(|name| name == PROOF));
+                return Hello::Whole(Wanted { name, proof });
             }
             Ok(None) => {}
             Err(_) => return Hello::Malformed,
@@ -44,12 +58,13 @@ mod tests {
 
     use super::*;
 
-    fn hello(name: &'static str) -> Vec<u8> {
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    fn hello(name: &'static str, protocol: &[u8]) -> Vec<u8> {
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth();
+        config.alpn_protocols = vec![protocol.to_vec()];
         let mut client = ClientConnection::new(Arc::new(config), name.try_into().unwrap()).unwrap();
         let mut bytes = Vec::new();
         client.write_tls(&mut bytes).unwrap();
@@ -58,12 +73,15 @@ mod tests {
 
     #[test]
     fn a_hello_tells_its_host_once_it_is_whole() {
-        let bytes = hello("Web.Example.com");
-        assert_eq!(read(&bytes), Hello::Whole(Some("web.example.com".into())));
+        let wanted =
+            |name: Option<&str>, proof| Hello::Whole(Wanted { name: name.map(str::to_owned), proof });
+        let bytes = hello("Web.Example.com", b"h2");
+        assert_eq!(read(&bytes), wanted(Some("web.example.com"), false));
         for cut in 0..bytes.len() {
             assert_eq!(read(&bytes[..cut]), Hello::Incomplete, "{cut}");
         }
-        assert_eq!(read(&hello("127.0.0.1")), Hello::Whole(None));
+        assert_eq!(read(&hello("127.0.0.1", b"h2")), wanted(None, false));
+        assert_eq!(read(&hello("web.example.com", PROOF)), wanted(Some("web.example.com"), true));
     }
 
     proptest! {
@@ -71,7 +89,8 @@ mod tests {
         fn nothing_else_has_a_host(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             prop_assert!(!matches!(read(&bytes), Hello::Whole(_)));
             let record = [&[0x16, 3, 1, 1, 0x40, 1, 0, 1, 0x3c, 3, 3], &bytes[..]].concat();
-            prop_assert!(!matches!(read(&record), Hello::Whole(Some(_))));
+            let has_host = matches!(read(&record), Hello::Whole(Wanted { name: Some(_), .. }));
+            prop_assert!(!has_host);
         }
     }
 }

@@ -1,8 +1,12 @@
 //! TLS for visitors and clients: the certificates, which of them a name gets, and where they come from.
 
+pub mod acme;
 pub mod certificate;
 pub mod files;
 pub mod hello;
+pub mod self_signed;
+pub mod source;
+mod tickets;
 
 use std::sync::Arc;
 
@@ -14,7 +18,8 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 
-use crate::config::TlsMin;
+use crate::{config::TlsMin, sign::MasterKeys};
+use tickets::Tickets;
 
 /// What visitors may speak within TLS (RFC 7301), the better first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -27,24 +32,28 @@ const FROM_1_3: &[&SupportedProtocolVersion] = &[&TLS13];
 pub struct Terms {
     provider: Arc<CryptoProvider>,
     versions: &'static [&'static SupportedProtocolVersion],
-    /// One for all certificates, so that renewing one of them ends no visitor's session.
+    /// The same for all certificates and instances, so that neither renewing nor moving ends a visitor's session.
     tickets: Arc<dyn ProducesTickets>,
 }
 
 impl Terms {
-    pub fn new(min: TlsMin) -> Result<Self, rustls::Error> {
+    pub fn new(min: TlsMin, keys: MasterKeys) -> Self {
         let versions = match min {
             TlsMin::Tls12 => FROM_1_2,
             TlsMin::Tls13 => FROM_1_3,
         };
-        Ok(Self { provider: Arc::new(ring::default_provider()), versions, tickets: ring::Ticketer::new()? })
+        Self { provider: Arc::new(ring::default_provider()), versions, tickets: Arc::new(Tickets::new(keys)) }
     }
 
     fn serve(&self, key: CertifiedKey) -> Result<Arc<ServerConfig>, rustls::Error> {
+        self.speak(key, &PROTOCOLS)
+    }
+
+    fn speak(&self, key: CertifiedKey, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>, rustls::Error> {
         let builder = ServerConfig::builder_with_provider(self.provider.clone());
         let builder = builder.with_protocol_versions(self.versions)?.with_no_client_auth();
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
-        config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         config.ticketer = self.tickets.clone();
         Ok(Arc::new(config))
     }
