@@ -6,6 +6,7 @@ use rustls::{ClientConfig, HandshakeKind};
 use tests::{
     acme::{HOST, Habits, Pebble},
     client::Client,
+    cluster::instance,
     dns::free_port,
     eventually::eventually,
     origin::Origin,
@@ -225,6 +226,49 @@ async fn an_acme_server_that_is_away_is_waited_for() {
     two.url().await;
     visit(&server, &format!("two.{HOST}"), &trust).await.unwrap_err();
     is_served(&server, &format!("web.{HOST}"), &trust).await;
+}
+
+#[tokio::test]
+async fn instances_get_each_certificate_once() {
+    // Validations reach the second instance only, whoever has asked for them.
+    let habits = Habits { doors: [127, 0, 0, 3].into(), slowness: 1, ..Habits::default() };
+    let Some(pebble) = Pebble::with(habits).await else { return };
+    let trust = trusting(&pebble.root().await, &["http/1.1"]);
+    let net_port = free_port();
+    let list = format!("static:127.0.0.2:{net_port},127.0.0.3:{net_port},127.0.0.4:{net_port}");
+    let mut servers = Vec::new();
+    for number in 0..3 {
+        let starting = instance(number, list.clone()).env("NET_PORT", net_port.to_string());
+        servers.push(pebble.used_by(starting).start().await);
+    }
+    for server in &servers {
+        is_ready(server, &trust).await;
+    }
+    let file = |at: usize, host: &str| {
+        fs::read_to_string(data(&servers[at]).join(format!("certificates/{host}.pem"))).unwrap()
+    };
+    assert_eq!(file(0, HOST), file(1, HOST));
+    assert_eq!(file(0, HOST), file(2, HOST));
+
+    let origin = Origin::echo().await;
+    let web = client(&servers[0], &origin, "web");
+    web.url().await;
+    for server in &servers {
+        is_served(server, &format!("web.{HOST}"), &trust).await;
+    }
+    // Another instance holds the name as well, and has its certificate at once.
+    let target = origin.target();
+    let pool = [&*target, "-s", "two", "--pool", "-k", "ann"];
+    let one = Client::start(&servers[0], &pool);
+    one.url().await;
+    is_served(&servers[0], &format!("two.{HOST}"), &trust).await;
+    let other = Client::start(&servers[2], &pool);
+    other.url().await;
+    is_served(&servers[2], &format!("two.{HOST}"), &trust).await;
+    let [a, b, c] = [0, 1, 2].map(|at| orders(&servers[at]));
+    assert_eq!((a, b, c), (2, 0, 0));
+    let two = format!("two.{HOST}");
+    assert_eq!(file(0, &two), file(2, &two));
 }
 
 #[tokio::test]

@@ -1,6 +1,11 @@
 //! A real ACME server, pebble, with the DNS that it believes.
 
-use std::{fs, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use tempfile::TempDir;
 use tokio::{net::TcpStream, process::Command};
@@ -24,11 +29,13 @@ pub struct Habits {
     pub validity: u32,
     /// Seconds that it takes to validate.
     pub slowness: u32,
+    /// Where it finds all hosts.
+    pub doors: Ipv4Addr,
 }
 
 impl Default for Habits {
     fn default() -> Self {
-        Self { validity: 90 * 86_400, slowness: 0 }
+        Self { validity: 90 * 86_400, slowness: 0, doors: Ipv4Addr::LOCALHOST }
     }
 }
 
@@ -56,11 +63,10 @@ impl Pebble {
         let program = part::command("pebble", "certificates by ACME")?;
         let resolver = part::command("pebble-challtestsrv", "certificates by ACME")?;
         let (dns, records, at, management) = (own_address(), own_address(), own_address(), own_address());
-        // Whoever looks for a host finds this machine.
         let arguments = [
             format!("-dns01={dns}"),
             format!("-management={records}"),
-            "-defaultIPv4=127.0.0.1".to_owned(),
+            format!("-defaultIPv4={}", habits.doors),
             "-defaultIPv6=".to_owned(),
             "-http01=".to_owned(),
             "-https01=".to_owned(),
@@ -98,7 +104,12 @@ impl Pebble {
 
     /// A server that gets its certificates here.
     pub fn server(&self) -> Starting {
-        Server::with()
+        self.used_by(Server::with())
+    }
+
+    /// `starting` gets its certificates here.
+    pub fn used_by(&self, starting: Starting) -> Starting {
+        starting
             .env("ALLOWED_HOSTS", HOST)
             .env("AUTH", "open")
             .env("PORT", self.port.to_string())

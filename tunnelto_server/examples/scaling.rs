@@ -151,6 +151,7 @@ fn instance(number: usize, listener: TcpListener, kind: &str, list: &[Endpoint])
         introduction,
         keys: config.keys.clone(),
         shutdown,
+        certificates: None,
     });
     spawn_local(async move {
         while let Ok((socket, peer)) = listener.accept().await {

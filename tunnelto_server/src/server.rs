@@ -162,10 +162,7 @@ impl Bound {
         let (mailboxes, inboxes) = Mailboxes::new(visitors.len());
         let control = ControlServer::new(mailboxes.clone(), MAX_CLIENTS, chain.clone(), shutdown.clone());
         let kept = Places::new(MAX_VISITORS);
-        let certificates = certificates.map(|(source, tending)| {
-            tending.start(is_held(registry.clone(), Table::new(config.allowed_hosts.clone())), &mut loops);
-            source
-        });
+        let (certificates, tending) = certificates.unzip();
         let shared = Shared {
             public: config.public(addresses.visitors.port(), tls_port),
             certificates,
@@ -188,12 +185,17 @@ impl Bound {
             introduction,
             keys,
             shutdown: shutdown.clone(),
+            certificates: shared.certificates.clone(),
         };
         let peer_server = PeerServer::new(answering);
         let peers = Door::new(TcpListener::from_std(peers)?, Places::new(MAX_PEERS));
         loops.spawn_local(accept_each(peers, move |socket, peer| peer_server.clone().serve(socket, peer)));
         // Visitors wait at the door until it is known whom to ask for their tunnels.
         let _ = timeout(FIRST_LOOK, until_found(discovered)).await;
+        if let Some(tending) = tending {
+            let is_held = is_held(registry.clone(), Table::new(shared.config.allowed_hosts.clone()));
+            tending.start(is_held, directory.ask_certificates(&shared.config.keys), &mut loops);
+        }
         let mut shards = JoinSet::new();
         let mut in_progress = Vec::new();
         let mut tls_doors = tls_doors.into_iter();

@@ -4,6 +4,7 @@
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
 use p256::{SecretKey, elliptic_curve::sec1::ToSec1Point, pkcs8::EncodePrivateKey};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
@@ -30,6 +31,8 @@ pub enum Purpose {
     AcmeAccount,
     /// The authority of TLS=self-signed.
     SelfSigned,
+    /// Certificates with their keys that one instance gives another.
+    Certificate,
 }
 
 /// 32 bytes, and the key before it while clients still hold what that one signed.
@@ -99,6 +102,28 @@ impl MasterKeys {
         mac(&self.current, purpose, text.as_bytes()).finalize().into_bytes().into()
     }
 
+    /// What only whoever has this master key can read, and only as being about `context`.
+    pub fn encrypt(&self, purpose: Purpose, context: &str, plain: &[u8]) -> Vec<u8> {
+        let nonce: [u8; NONCE_LEN] = rand::random();
+        let mut sealed = plain.to_vec();
+        let key = cipher(&self.current, purpose, context);
+        let sealing =
+            key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::empty(), &mut sealed);
+        sealing.expect("nothing here is as long as AES-GCM can take");
+        [&nonce[..], &sealed].concat()
+    }
+
+    /// `None` for what was not encrypted for this purpose and context by one of our keys.
+    pub fn decrypt(&self, purpose: Purpose, context: &str, sealed: &[u8]) -> Option<Vec<u8>> {
+        let (nonce, sealed) = sealed.split_first_chunk::<NONCE_LEN>()?;
+        self.all().find_map(|key| {
+            let mut bytes = sealed.to_vec();
+            let key = cipher(key, purpose, context);
+            let opened = key.open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::empty(), &mut bytes);
+            opened.ok().map(|plain| plain.to_vec())
+        })
+    }
+
     /// A key to sign with (ECDSA on P-256), as PKCS #8, the same on every instance that has this master key.
     pub fn derive_signing_key(&self, purpose: Purpose) -> SigningKey {
         // One in 2³² numbers is not a key.
@@ -143,9 +168,16 @@ fn mac(key: &[u8; 32], purpose: Purpose, message: &[u8]) -> Hmac<Sha256> {
         Purpose::TlsTicket => "tls-ticket",
         Purpose::AcmeAccount => "acme-account",
         Purpose::SelfSigned => "self-signed",
+        Purpose::Certificate => "certificate",
     };
     let derived = keyed(key).chain_update(label).finalize().into_bytes();
     keyed(&derived).chain_update(message)
+}
+
+/// A key of its own for each context, so that few random nonces meet under one.
+fn cipher(key: &[u8; 32], purpose: Purpose, context: &str) -> LessSafeKey {
+    let key = mac(key, purpose, context.as_bytes()).finalize().into_bytes();
+    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).expect("it is of the right length"))
 }
 
 fn keyed(key: &[u8]) -> Hmac<Sha256> {
@@ -185,6 +217,24 @@ mod tests {
                 // The last character of unpadded base64 holds unused bits, which the decoder refuses.
                 assert!(keys.open::<String>(Purpose::ClientKey, &changed).is_err(), "byte {i}");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_encrypted_is_read_in_its_context_only() {
+        let keys = MasterKeys::new([1; 32], None);
+        let sealed = keys.encrypt(Purpose::Certificate, "a", b"secret");
+        let rotated = MasterKeys::new([2; 32], Some([1; 32]));
+        for keys in [&keys, &rotated] {
+            assert_eq!(keys.decrypt(Purpose::Certificate, "a", &sealed).unwrap(), b"secret");
+            assert_eq!(keys.decrypt(Purpose::Certificate, "b", &sealed), None);
+            assert_eq!(keys.decrypt(Purpose::TlsTicket, "a", &sealed), None);
+        }
+        for at in 0..sealed.len() {
+            let mut changed = sealed.clone();
+            changed[at] ^= 1;
+            assert_eq!(keys.decrypt(Purpose::Certificate, "a", &changed), None, "{at}");
+            assert_eq!(keys.decrypt(Purpose::Certificate, "a", &sealed[..at]), None, "{at}");
         }
     }
 }

@@ -28,7 +28,9 @@ use peer::Peer;
 pub use peers::{Contested, Peers};
 pub use question::{NameAnswer, Question};
 
-use crate::{connected_clients::Held, observability::metrics::Store};
+use crate::{
+    connected_clients::Held, observability::metrics::Store, sign::MasterKeys, tls::acme::sharing::AskOthers,
+};
 
 /// Who else may hold a name.
 #[derive(Clone)]
@@ -57,6 +59,13 @@ impl Directory {
             Self::Alone => Contested::Won { since: mine.since, took_over: false },
             Self::Peers(peers) => peers.contest(name, mine, takeover).await,
         }
+    }
+
+    /// How the others are asked for certificates.
+    pub fn ask_certificates(&self, keys: &MasterKeys) -> Option<AskOthers> {
+        let Self::Peers(peers) = self else { return None };
+        let (peers, keys) = (peers.clone(), keys.clone());
+        Some(Box::new(move |host| Box::pin(peers.clone().certificate(host.to_owned(), keys.clone()))))
     }
 
     /// The instance `by` holds `name` as well, as `theirs` says.

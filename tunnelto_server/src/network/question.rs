@@ -3,14 +3,16 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
-use tunnelto_lib::name::Label;
+use tunnelto_lib::name::{Hostname, Label};
 
 use super::peer::Introduction;
 use crate::{
     connected_clients::Held,
     limits::SIGNED_LIFE,
     sign::{MasterKeys, Purpose},
+    tls::acme::sharing::{Theirs, Word},
 };
 
 /// Carries the question's signed part.
@@ -78,6 +80,33 @@ pub struct NewsAnswer {
     pub claims: Vec<(Label, Option<Held>)>,
     pub next: u64,
     pub has_more: bool,
+}
+
+/// The answer about the certificate for a host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CertificateAnswer {
+    #[serde(flatten)]
+    pub introduction: Introduction,
+    /// With its key, encrypted and in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed: Option<String>,
+    #[serde(default)]
+    pub is_under_way: bool,
+}
+
+impl CertificateAnswer {
+    pub fn new(introduction: Introduction, host: &Hostname, word: &Word, keys: &MasterKeys) -> Self {
+        let seal =
+            |pem: &String| STANDARD.encode(keys.encrypt(Purpose::Certificate, host.as_str(), pem.as_bytes()));
+        Self { introduction, sealed: word.pem.as_ref().map(seal), is_under_way: word.is_under_way }
+    }
+
+    pub fn open(self, host: &str, keys: &MasterKeys) -> Theirs {
+        let sealed = self.sealed.and_then(|sealed| STANDARD.decode(sealed).ok());
+        let pem = sealed.and_then(|sealed| keys.decrypt(Purpose::Certificate, host, &sealed));
+        let pem = pem.and_then(|pem| String::from_utf8(pem).ok());
+        Theirs { instance: self.introduction.instance, word: Word { pem, is_under_way: self.is_under_way } }
+    }
 }
 
 /// Why a question is not answered.

@@ -8,14 +8,15 @@ use std::{
 
 use http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};
-use tunnelto_lib::name::Label;
+use tunnelto_lib::name::{Hostname, Label};
 use warp::{Filter, Reply, filters::BoxedFilter, path::FullPath, reply::Response};
 
 use super::{
     Directory, health,
     peer::Introduction,
     question::{
-        About, NameAnswer, NewsAnswer, QUESTION_FIELD, Question, SIGNATURE_FIELD, SignedName, Unsigned,
+        About, CertificateAnswer, NameAnswer, NewsAnswer, QUESTION_FIELD, Question, SIGNATURE_FIELD,
+        SignedName, Unsigned,
     },
 };
 use crate::{
@@ -25,6 +26,7 @@ use crate::{
     shutdown::Shutdown,
     sign::MasterKeys,
     socket::Socket,
+    tls::source::Source,
 };
 
 #[derive(Clone)]
@@ -39,11 +41,18 @@ pub struct Answering {
     pub introduction: Introduction,
     pub keys: MasterKeys,
     pub shutdown: Shutdown,
+    /// `None`: TLS is not spoken here.
+    pub certificates: Option<Source>,
 }
 
 #[derive(Deserialize)]
 struct NameQuery {
     host: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct CertificateQuery {
+    host: String,
 }
 
 #[derive(Deserialize)]
@@ -84,7 +93,15 @@ impl PeerServer {
             .map(|asked: Asked, query: NewsQuery, answering: Arc<Answering>| {
                 answering.news(&asked, &query).unwrap_or_else(refuse)
             });
-        Self { routes: name.or(news).unify().or(health).unify().boxed() }
+        let certificate = warp::path!("certificate")
+            .and(warp::get())
+            .and(asked())
+            .and(warp::query::<CertificateQuery>())
+            .and(with(&answering))
+            .map(|asked: Asked, query: CertificateQuery, answering: Arc<Answering>| {
+                answering.certificate(&asked, &query).unwrap_or_else(refuse)
+            });
+        Self { routes: name.or(news).unify().or(certificate).unify().or(health).unify().boxed() }
     }
 
     pub async fn serve(self, socket: Socket, peer: SocketAddr) {
@@ -150,6 +167,15 @@ impl Answering {
             next: news.next,
             has_more: news.has_more,
         };
+        Ok(self.sign(&question, &answer))
+    }
+
+    fn certificate(&self, asked: &Asked, query: &CertificateQuery) -> Result<Response, Unsigned> {
+        let question = self.open(asked)?;
+        let (Ok(host), Some(source)) = (Hostname::parse(&query.host), &self.certificates) else {
+            return Ok(StatusCode::NOT_FOUND.into_response());
+        };
+        let answer = CertificateAnswer::new(self.introduction(), &host, &source.word(&host), &self.keys);
         Ok(self.sign(&question, &answer))
     }
 

@@ -8,7 +8,10 @@ use std::{
 
 use rustls::{
     ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer},
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
     sign::CertifiedKey,
 };
 use webpki::EndEntityCert;
@@ -55,6 +58,8 @@ pub enum CertificateError {
     Nameless,
     #[error(transparent)]
     Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    Pem(#[from] pem::Error),
     #[error("not a certificate: {0}")]
     Malformed(webpki::Error),
     #[error("it does not say when it is valid")]
@@ -62,6 +67,12 @@ pub enum CertificateError {
 }
 
 impl Certificate {
+    /// From PEM files, which may be one.
+    pub fn from_pem(chain: &[u8], key: &[u8], terms: &Terms) -> Result<Self, CertificateError> {
+        let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>()?;
+        Self::new(chain, PrivateKeyDer::from_pem_slice(key)?, terms)
+    }
+
     /// `chain` begins with the certificate itself. Refuses a key that is another certificate's.
     pub fn new(
         chain: Vec<CertificateDer<'static>>,

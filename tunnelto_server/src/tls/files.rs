@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use tokio::{
     sync::{Notify, watch},
     task::spawn_blocking,
@@ -56,7 +55,7 @@ pub struct FolderError {
 #[derive(Debug, thiserror::Error)]
 enum PairError {
     #[error(transparent)]
-    Pem(#[from] rustls::pki_types::pem::Error),
+    Io(#[from] io::Error),
     #[error(transparent)]
     Certificate(#[from] CertificateError),
 }
@@ -145,9 +144,9 @@ impl Folders {
 
 impl Pair {
     fn read(&self, terms: &Terms) -> Result<Certificate, PairError> {
-        let chain = CertificateDer::pem_file_iter(&self.chain)?.collect::<Result<Vec<_>, _>>()?;
-        let key = PrivateKeyDer::from_pem_file(&self.key)?;
-        Ok(Certificate::new(chain, key, terms)?)
+        let chain = fs::read(&self.chain)?;
+        let key = fs::read(&self.key)?;
+        Ok(Certificate::from_pem(&chain, &key, terms)?)
     }
 }
 

@@ -8,9 +8,14 @@ use tokio::{
     task::JoinSet,
 };
 
+use tunnelto_lib::name::Hostname;
+
 use super::{
     Terms,
-    acme::{Acme, AcmeError},
+    acme::{
+        Acme, AcmeError,
+        sharing::{AskOthers, Word},
+    },
     certificate::{Certificate, Certificates},
     files::{FolderError, Folders},
     self_signed::{Authority, AuthorityError},
@@ -154,15 +159,24 @@ impl Source {
             _ => None,
         }
     }
+
+    /// What other instances are told of a host's certificate.
+    pub fn word(&self, host: &Hostname) -> Word {
+        match &self.making {
+            Making::Acme(acme) => acme.word(host),
+            _ => Word::default(),
+        }
+    }
 }
 
 impl Tending {
-    pub fn start(self, is_held: IsHeld, loops: &mut JoinSet<()>) {
+    /// `ask_others`: how other instances are asked, if there may be any.
+    pub fn start(self, is_held: IsHeld, ask_others: Option<AskOthers>, loops: &mut JoinSet<()>) {
         if let Some((folders, found, nudge)) = self.folders {
             loops.spawn_local(folders.watch(found, nudge));
         }
         if let Some(acme) = self.acme {
-            loops.spawn_local(acme.run(is_held));
+            loops.spawn_local(acme.run(is_held, ask_others));
         }
     }
 }

@@ -3,7 +3,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use rustls::server::ProducesTickets;
 
 use crate::sign::{MasterKeys, Purpose};
@@ -11,9 +10,7 @@ use crate::sign::{MasterKeys, Purpose};
 /// Seconds for which one key gives tickets. They are taken as long again.
 const TURN: u64 = 6 * 3600;
 
-/// The bytes before the nonce: the turn's number.
-const NUMBER: usize = 8;
-
+/// A ticket is the turn's number and the session, encrypted by that turn's key.
 #[derive(Debug)]
 pub struct Tickets(MasterKeys);
 
@@ -22,31 +19,19 @@ impl Tickets {
         Self(keys)
     }
 
-    fn key(&self, turn: u64) -> Option<LessSafeKey> {
-        let key = self.0.derive_key(Purpose::TlsTicket, &turn.to_string());
-        UnboundKey::new(&AES_256_GCM, &key).ok().map(LessSafeKey::new)
-    }
-
-    fn give(&self, plain: &[u8], turn: u64) -> Option<Vec<u8>> {
-        let nonce: [u8; NONCE_LEN] = rand::random();
-        let mut sealed = plain.to_vec();
-        let nonce_used = Nonce::assume_unique_for_key(nonce);
-        self.key(turn)?.seal_in_place_append_tag(nonce_used, Aad::empty(), &mut sealed).ok()?;
-        Some([&turn.to_be_bytes()[..], &nonce, &sealed].concat())
+    fn give(&self, plain: &[u8], turn: u64) -> Vec<u8> {
+        let sealed = self.0.encrypt(Purpose::TlsTicket, &turn.to_string(), plain);
+        [&turn.to_be_bytes()[..], &sealed].concat()
     }
 
     fn take(&self, ticket: &[u8], now: u64) -> Option<Vec<u8>> {
-        let (turn, rest) = ticket.split_first_chunk::<NUMBER>()?;
-        let (nonce, sealed) = rest.split_first_chunk::<NONCE_LEN>()?;
+        let (turn, sealed) = ticket.split_first_chunk::<8>()?;
         let turn = u64::from_be_bytes(*turn);
         // An instance whose clock is ahead may have begun the next.
         if turn.abs_diff(now) > 1 {
             return None;
         }
-        let mut bytes = sealed.to_vec();
-        let nonce = Nonce::assume_unique_for_key(*nonce);
-        let plain = self.key(turn)?.open_in_place(nonce, Aad::empty(), &mut bytes).ok()?;
-        Some(plain.to_vec())
+        self.0.decrypt(Purpose::TlsTicket, &turn.to_string(), sealed)
     }
 }
 
@@ -60,7 +45,7 @@ impl ProducesTickets for Tickets {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        self.give(plain, turn())
+        Some(self.give(plain, turn()))
     }
 
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
@@ -79,7 +64,7 @@ mod tests {
     #[test]
     fn a_ticket_is_taken_by_every_instance_for_two_turns() {
         let tickets = || Tickets::new(MasterKeys::new([1; 32], None));
-        let ticket = tickets().give(b"session", 7).unwrap();
+        let ticket = tickets().give(b"session", 7);
         for (now, taken) in [(5, false), (6, true), (7, true), (8, true), (9, false)] {
             assert_eq!(tickets().take(&ticket, now).is_some(), taken, "{now}");
         }
@@ -91,7 +76,7 @@ mod tests {
     #[test]
     fn a_ticket_that_was_changed_or_cut_is_none() {
         let tickets = Tickets::new(MasterKeys::new([1; 32], None));
-        let ticket = tickets.give(b"session", 7).unwrap();
+        let ticket = tickets.give(b"session", 7);
         for at in 0..ticket.len() {
             let mut changed = ticket.clone();
             changed[at] ^= 1;

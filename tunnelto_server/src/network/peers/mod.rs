@@ -28,7 +28,7 @@ use super::{
     lookup::{Located, LookupError},
     mirror::Mirror,
     peer::{Down, Introduction, Peer},
-    question::{About, NameAnswer, Question, SignedName},
+    question::{About, CertificateAnswer, NameAnswer, Question, SignedName},
 };
 use crate::{
     connected_clients::{ConnectedClients, Healing, Held, Reason},
@@ -37,6 +37,8 @@ use crate::{
     observability::metrics::{Metrics, Store},
     parking::Lot,
     shutdown::Shutdown,
+    sign::MasterKeys,
+    tls::acme::sharing::Theirs,
 };
 
 /// What a directory works with.
@@ -258,6 +260,21 @@ impl Peers {
             answer.signed.ok_or_else(|| AskError::Request("an answer without a name of its own".into()))?;
         self.answered(peer, &signed.introduction);
         Ok((!self.is_me(&signed.introduction)).then_some(signed))
+    }
+
+    /// What the others say of the certificate for `host`, as far as they answer.
+    pub(super) async fn certificate(self: Arc<Self>, host: String, keys: MasterKeys) -> Vec<Theirs> {
+        let now = Instant::now();
+        let mut answers = JoinSet::new();
+        for peer in self.others().into_iter().filter(|peer| peer.may_try(now)) {
+            let (peers, path) = (self.clone(), format!("/certificate?host={host}"));
+            answers.spawn(async move {
+                let answer = peers.ask::<CertificateAnswer>(&peer, path, None, QUESTION_TIME).await.ok()?;
+                (!peers.is_me(&answer.introduction)).then_some(answer)
+            });
+        }
+        let answers = answers.join_all().await.into_iter().flatten();
+        answers.map(|answer| answer.open(&host, &keys)).collect()
     }
 
     /// Asks, and keeps in mind who did not answer.

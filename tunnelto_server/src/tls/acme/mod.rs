@@ -7,6 +7,7 @@ mod hook;
 mod ledger;
 mod order;
 mod proofs;
+pub mod sharing;
 mod tending;
 
 use std::{
@@ -37,6 +38,7 @@ use book::Book;
 use hook::Hook;
 use ledger::Ledger;
 use proofs::Proofs;
+use sharing::{UnderWay, Word};
 pub use tending::Tending;
 
 /// How long a visitor waits for its host's first certificate. Browsers give up no sooner.
@@ -55,6 +57,9 @@ pub struct Acme {
     settled: watch::Sender<()>,
     own: Vec<Hostname>,
     has_wildcards: bool,
+    /// Where certificates are kept.
+    folder: PathBuf,
+    under_way: UnderWay,
 }
 
 /// How far a host's certificate is that is not there.
@@ -103,13 +108,15 @@ impl Acme {
         let key = config.keys.derive_signing_key(Purpose::AcmeAccount);
         let (asking, asked) = mpsc::channel(MAX_PENDING);
         let acme = Arc::new(Self {
-            proofs: Proofs::new(terms, key.thumbprint()),
+            proofs: Proofs::new(terms.clone(), key.thumbprint()),
             found,
             asking,
             pending: Mutex::default(),
             settled: watch::Sender::default(),
             own: config.allowed_hosts.clone(),
             has_wildcards: hook.is_some(),
+            folder,
+            under_way: UnderWay::default(),
         });
         let account = Opening {
             key,
@@ -117,8 +124,18 @@ impl Acme {
             email: settings.email.clone(),
             authority: settings.authority.clone(),
         };
-        let is_alone = config.cluster.is_none();
-        Ok((acme.clone(), Tending { acme, account, asked, book, ledger, hook, is_alone, folder, nudge }))
+        let instance = config.instance.clone();
+        Ok((acme.clone(), Tending { acme, account, asked, book, ledger, hook, instance, terms, nudge }))
+    }
+
+    /// What other instances are told of a host's certificate.
+    pub fn word(&self, host: &Hostname) -> Word {
+        let pem = std::fs::read_to_string(self.file(host.as_str())).ok();
+        Word { pem, is_under_way: self.under_way.contains(host.as_str()) }
+    }
+
+    fn file(&self, host: &str) -> PathBuf {
+        self.folder.join(format!("{host}.pem"))
     }
 
     /// The certificate for `host`, which the server may ask for. `None` when that fails or takes too long.

@@ -44,6 +44,8 @@ pub enum OrderError {
     Io(String, std::io::Error),
     #[error("the ACME server gave a certificate that cannot be used")]
     Unusable,
+    #[error("as many new names as ACME_WEEKLY allows have been asked for in the last seven days")]
+    Weekly,
     #[error("it took longer than {0:?}")]
     TooLong(Duration),
 }

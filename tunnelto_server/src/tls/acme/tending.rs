@@ -1,8 +1,8 @@
 //! The orders: what is due, at most a few at once, each with its end.
 
 use std::{
-    path::PathBuf,
-    sync::Arc,
+    rc::Rc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -20,8 +20,9 @@ use super::{
     hook::Hook,
     ledger::Ledger,
     order::{OrderError, Way, order},
+    sharing::{AskOthers, from_others},
 };
-use crate::tls::{files, source::IsHeld};
+use crate::tls::{Terms, files, source::IsHeld};
 
 /// Orders at once.
 const MAX_ORDERS: usize = 4;
@@ -40,9 +41,8 @@ pub struct Tending {
     pub(super) ledger: Ledger,
     /// With it the server's own certificates have wildcards.
     pub(super) hook: Option<Hook>,
-    /// Whether a validation can reach no other instance.
-    pub(super) is_alone: bool,
-    pub(super) folder: PathBuf,
+    pub(super) instance: String,
+    pub(super) terms: Terms,
     pub(super) nudge: Arc<Notify>,
 }
 
@@ -51,9 +51,12 @@ struct Desk {
     acme: Arc<Acme>,
     opening: Opening,
     account: OnceCell<Account>,
+    ledger: Mutex<Ledger>,
     hook: Option<Hook>,
-    is_alone: bool,
-    folder: PathBuf,
+    instance: String,
+    terms: Terms,
+    /// `None`: there are none.
+    ask_others: Option<AskOthers>,
     nudge: Arc<Notify>,
 }
 
@@ -61,28 +64,20 @@ type Done = (Errand, Result<(), OrderError>);
 
 impl Tending {
     /// Never ends.
-    pub async fn run(self, is_held: IsHeld) {
-        let Self { acme, account: opening, mut asked, mut book, mut ledger, hook, is_alone, folder, nudge } =
-            self;
-        let account = OnceCell::new();
-        let desk = Arc::new(Desk { acme, opening, account, hook, is_alone, folder, nudge });
+    pub async fn run(self, is_held: IsHeld, ask_others: Option<AskOthers>) {
+        let Self { acme, account: opening, mut asked, mut book, ledger, hook, instance, terms, nudge } = self;
+        let (account, ledger) = (OnceCell::new(), Mutex::new(ledger));
+        let desk = Desk { acme, opening, account, ledger, hook, instance, terms, ask_others, nudge };
+        let desk = Rc::new(desk);
         let mut orders: JoinSet<Done> = JoinSet::new();
         loop {
             let certificates = desk.acme.found.borrow().clone();
             for errand in book.due(&certificates, &is_held, MAX_ORDERS.saturating_sub(orders.len())) {
-                match may_go(&errand, &mut ledger) {
-                    Ok(()) => {
-                        let desk = desk.clone();
-                        orders.spawn_local(async move {
-                            let result = desk.run(&errand).await;
-                            (errand, result)
-                        });
-                    }
-                    Err(why) => {
-                        tracing::warn!(host = errand.host, why, "no certificate is asked for");
-                        desk.acme.settle(&errand.host, Some(book.failed(&errand.host, true)));
-                    }
-                }
+                let desk = desk.clone();
+                orders.spawn_local(async move {
+                    let result = desk.run(&errand).await;
+                    (errand, result)
+                });
             }
             tokio::select! {
                 Some(host) = asked.recv() => book.ask(&host),
@@ -106,20 +101,6 @@ impl Tending {
     }
 }
 
-/// Names that are new count; what the server holds already, and its own hosts, do not.
-fn may_go(errand: &Errand, ledger: &mut Ledger) -> Result<(), String> {
-    if errand.is_own || errand.is_renewal {
-        return Ok(());
-    }
-    match ledger.enter(SystemTime::now()) {
-        Ok(true) => Ok(()),
-        Ok(false) => {
-            Err("as many new names as ACME_WEEKLY allows have been asked for in the last seven days".into())
-        }
-        Err(error) => Err(format!("DATA_DIR/acme-orders: {error}")),
-    }
-}
-
 /// Whether the ACME server may have heard of it, which counts against its limits.
 fn was_asked(error: &OrderError) -> bool {
     use instant_acme::Error::{Http, Hyper, InvalidUri, Other};
@@ -133,18 +114,16 @@ impl Desk {
     }
 
     async fn get(&self, errand: &Errand) -> Result<(), OrderError> {
-        let account = self.account.get_or_try_init(|| self.opening.open()).await?;
-        let pem = match self.ways(errand) {
-            (first, None) => order(account, &errand.names, first, &self.acme.proofs).await?,
-            (first, Some(second)) => match order(account, &errand.names, first, &self.acme.proofs).await {
-                Err(error @ (OrderError::Refused(_) | OrderError::NotOffered(_))) => {
-                    tracing::info!(host = errand.host, %error, ?second, "trying another way of proof");
-                    order(account, &errand.names, second, &self.acme.proofs).await?
-                }
-                result => result?,
-            },
+        let _getting = self.acme.under_way.begin(&errand.host);
+        let theirs = match &self.ask_others {
+            Some(ask) => from_others(ask, errand, &self.instance, &self.terms).await?,
+            None => None,
         };
-        let path = self.folder.join(format!("{}.pem", errand.host));
+        let pem = match theirs {
+            Some(pem) => pem,
+            None => self.order(errand).await?,
+        };
+        let path = self.acme.file(&errand.host);
         files::put(&path, &pem).map_err(|error| OrderError::Io(path.display().to_string(), error))?;
         // Whoever watches the folder reads it.
         let mut found = self.acme.found.clone();
@@ -166,11 +145,37 @@ impl Desk {
         }
     }
 
+    async fn order(&self, errand: &Errand) -> Result<String, OrderError> {
+        self.enter(errand)?;
+        let account = self.account.get_or_try_init(|| self.opening.open()).await?;
+        let (first, second) = self.ways(errand);
+        match (order(account, &errand.names, first, &self.acme.proofs).await, second) {
+            (Err(error @ (OrderError::Refused(_) | OrderError::NotOffered(_))), Some(second)) => {
+                tracing::info!(host = errand.host, %error, ?second, "trying another way of proof");
+                order(account, &errand.names, second, &self.acme.proofs).await
+            }
+            (result, _) => result,
+        }
+    }
+
+    /// Names that are new count; what the server holds already, and its own hosts, do not.
+    fn enter(&self, errand: &Errand) -> Result<(), OrderError> {
+        if errand.is_own || errand.is_renewal {
+            return Ok(());
+        }
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        match ledger.enter(SystemTime::now()) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(OrderError::Weekly),
+            Err(error) => Err(OrderError::Io("DATA_DIR/acme-orders".into(), error)),
+        }
+    }
+
     /// How to prove that the names are ours, and how else. In a cluster a validation may come to any instance.
     fn ways(&self, errand: &Errand) -> (Way<'_>, Option<Way<'_>>) {
         match &self.hook {
             Some(hook) if errand.is_own => (Way::Dns(hook), None),
-            _ if !self.is_alone => (Way::Http, None),
+            _ if self.ask_others.is_some() => (Way::Http, None),
             _ => (Way::Tls, Some(Way::Http)),
         }
     }
