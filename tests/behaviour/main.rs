@@ -4,6 +4,7 @@ mod acme;
 mod answers;
 mod apart;
 mod auth;
+mod behind_haproxy;
 mod behind_nginx;
 mod cases;
 mod claims;

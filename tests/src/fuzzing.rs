@@ -12,6 +12,7 @@ use tunnelto_lib::{
 };
 use tunnelto_server::{
     edge::{
+        announced,
         forwarded::TrustedProxies,
         h1::{
             framing::{Body, Whose},
@@ -21,7 +22,7 @@ use tunnelto_server::{
     },
     network::{
         NameAnswer,
-        hop::{Bringing, Content, Kind, Visit, is_proxy_header},
+        hop::{Bringing, Content, Kind, Visit},
     },
     sign::MasterKeys,
 };
@@ -52,7 +53,7 @@ pub fn wire(data: &[u8]) {
 /// head with one valid framing; a body is the same in one piece and byte by byte.
 pub fn http1(data: &[u8]) {
     let peer = ([192, 0, 2, 1], 7).into();
-    let proxies = TrustedProxies::new(Vec::new());
+    let proxies = TrustedProxies::new(Vec::new(), false);
     if let Ok(head) = RequestHead::parse(Bytes::copy_from_slice(data), peer, &proxies, false) {
         let onward = head.onward(After::Keep);
         let again =
@@ -84,7 +85,9 @@ pub fn hop(data: &[u8]) {
             !matches!(Bringing::read(bytes, &keys, "me", now), Ok(Some(_))),
             "believed without a signature"
         );
-        let _ = is_proxy_header(bytes);
+        if let Ok(Some(announced)) = announced::read(bytes) {
+            assert!(announced.size <= bytes.len() && announced::begins(bytes) == Some(true));
+        }
     }
     let _ = serde_json::from_slice::<NameAnswer>(data);
     // Ours, with anything behind it.

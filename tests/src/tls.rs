@@ -78,6 +78,11 @@ impl Authority {
         connect(door, name, &trusting(&self.path("ca.pem"), protocols)).await
     }
 
+    /// The same over a connection that stands.
+    pub async fn over(&self, socket: TcpStream, name: &str, protocols: &[&str]) -> io::Result<Tls> {
+        shake_hands(socket, name, &trusting(&self.path("ca.pem"), protocols)).await
+    }
+
     fn openssl(&self, arguments: &str) {
         let output =
             Command::new("openssl").args(arguments.split(' ')).current_dir(self.folder.path()).output();
@@ -105,7 +110,10 @@ pub fn trusting(root: &Path, protocols: &[&str]) -> Arc<ClientConfig> {
 
 /// Who uses the same setting again goes on with the TLS it had.
 pub async fn connect(door: SocketAddr, name: &str, config: &Arc<ClientConfig>) -> io::Result<Tls> {
-    let socket = TcpStream::connect(door).await?;
+    shake_hands(TcpStream::connect(door).await?, name, config).await
+}
+
+async fn shake_hands(socket: TcpStream, name: &str, config: &Arc<ClientConfig>) -> io::Result<Tls> {
     let name = ServerName::try_from(name.to_owned()).expect("a name");
     soon("a handshake", TlsConnector::from(config.clone()).connect(name, socket)).await
 }

@@ -89,10 +89,10 @@ impl Remote {
         }
     }
 
-    /// Takes what another instance brings, if its tunnel is here.
+    /// Takes what a proxy in front brings, or another instance if its tunnel is here.
     async fn receive(&self, classified: Classified) -> Option<Classified> {
-        let (accepted, first) =
-            brought::receive(classified, &self.hops, |name| self.pool.serves(name)).await?;
+        let serves = |name: &Label| self.pool.serves(name);
+        let (accepted, first) = brought::receive(classified, &self.hops, &self.proxies, serves).await?;
         go_on(accepted, first).await
     }
 

@@ -132,7 +132,7 @@ fn assemble(id: ShardId, in_progress: Gauge, shared: Shared) -> (Rc<Lobby>, Rc<R
             metrics: hops.metrics.clone(),
             shutdown: shutdown.clone(),
         },
-        proxies: TrustedProxies::new(config.trusted_proxies.clone()),
+        proxies: TrustedProxies::new(config.trusted_proxies.clone(), config.on_fly),
         control,
         mailboxes,
         hops,

@@ -180,8 +180,8 @@ pub struct Settings {
     #[arg(long, env = "BLOCKED_IPS", value_delimiter = ',', value_parser = values::network)]
     pub blocked_ips: Vec<IpNet>,
 
-    /// CIDR ranges of proxies whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host count, separated by commas [default:
-    /// Fly.io's private ranges there, else none]
+    /// CIDR ranges of proxies whose X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and PROXY headers count, on Fly.io also
+    /// Fly-Client-IP; separated by commas [default: Fly.io's private ranges there, else none]
     #[arg(long, env = "TRUSTED_PROXIES", value_delimiter = ',', value_parser = values::network)]
     pub trusted_proxies: Vec<IpNet>,
 

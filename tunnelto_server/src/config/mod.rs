@@ -54,6 +54,8 @@ pub struct Config {
     pub blocked_names: Vec<Label>,
     pub blocked_addresses: Vec<IpNet>,
     pub trusted_proxies: Vec<IpNet>,
+    /// This is an app on Fly.io.
+    pub on_fly: bool,
     pub auth: Auth,
     pub keys: MasterKeys,
     pub instance: String,
@@ -257,6 +259,7 @@ impl Config {
             blocked_names: settings.blocked_sub_domains,
             blocked_addresses: settings.blocked_ips,
             trusted_proxies,
+            on_fly: fly_app.is_some(),
             auth,
             keys,
             instance: instance.unwrap_or_else(|| Uuid::new_v4().to_string()),

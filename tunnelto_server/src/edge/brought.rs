@@ -1,4 +1,4 @@
-//! Visitors that another instance brings. Nobody else is believed.
+//! Visitors that another instance or a proxy in front brings. Nobody else is believed.
 
 use std::time::SystemTime;
 
@@ -9,7 +9,9 @@ use tokio::{
 use tunnelto_lib::{name::Label, read_buffer::ReadBuffer};
 
 use super::{
+    announced::{self, Announced},
     classify::Classified,
+    forwarded::TrustedProxies,
     h1::request::Form,
     listener::{Accepted, Brought},
     pages::{Connection, Page},
@@ -26,19 +28,43 @@ use crate::{
     socket::Socket,
 };
 
-/// Reads what the instance says and answers whether the tunnel is here. Then the connection is as if the visitor had
-/// come itself.
+/// Who brings a visitor, and what is said of it.
+enum By {
+    Instance(Bringing),
+    Proxy(Announced),
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Bad {
+    #[error("malformed PROXY header: {0}")]
+    Malformed(String),
+    #[error("a PROXY header from an address that is not among TRUSTED_PROXIES")]
+    Untrusted,
+    #[error(transparent)]
+    Hop(#[from] BadHop),
+}
+
+/// Reads what is said of the visitor, and answers an instance whether the tunnel is here. Then the connection is as if the
+/// visitor had come itself.
 pub async fn receive(
     classified: Classified,
     hops: &Hops,
+    proxies: &TrustedProxies,
     serves: impl Fn(&Label) -> bool,
 ) -> Option<(Accepted, ReadBuffer)> {
     let Classified { mut accepted, mut first, .. } = classified;
-    let bringing = match read(&mut accepted.socket, &mut first, hops).await {
-        Ok(Some(bringing)) => bringing,
+    let bringing = match read(&mut accepted, &mut first, hops, proxies).await {
+        Ok(Some(By::Instance(bringing))) => bringing,
+        Ok(Some(By::Proxy(announced))) => {
+            accepted.peer = announced.visitor.unwrap_or(accepted.peer);
+            if announced.is_tls {
+                accepted.arrival.way = Way::Tls(None);
+            }
+            return Some((accepted, first));
+        }
         Ok(None) => return None,
         Err(bad) => {
-            tracing::warn!(peer = %accepted.peer, %bad, "visitor not believed to be brought by another instance");
+            tracing::warn!(peer = %accepted.peer, %bad, "visitor not believed to be brought by somebody");
             hops.metrics.hop(Hop::Rejected);
             refuse(accepted.socket).await;
             return None;
@@ -58,28 +84,42 @@ pub async fn receive(
     Some((accepted, first))
 }
 
-async fn read(socket: &mut Socket, first: &mut ReadBuffer, hops: &Hops) -> Result<Option<Bringing>, BadHop> {
+async fn read(
+    accepted: &mut Accepted,
+    first: &mut ReadBuffer,
+    hops: &Hops,
+    proxies: &TrustedProxies,
+) -> Result<Option<By>, Bad> {
     let deadline = Instant::now() + HEAD_TIME;
-    loop {
-        let read = Bringing::read(&first.bytes, &hops.keys, &hops.instance, SystemTime::now())?;
-        if let Some((bringing, size)) = read {
-            let _ = first.bytes.split_to(size);
-            return Ok(Some(bringing));
+    let announced = loop {
+        match announced::read(&first.bytes).map_err(Bad::Malformed)? {
+            Some(announced) => break announced,
+            None if first.bytes.len() > MAX_HOP_HEAD => {
+                return Err(Bad::Malformed("longer than any there is".into()));
+            }
+            None => {}
         }
-        if first.bytes.len() > MAX_HOP_HEAD {
-            return Err(BadHop::Malformed("longer than any of ours".into()));
-        }
-        match timeout_at(deadline, first.fill(socket)).await {
+        match timeout_at(deadline, first.fill(&mut accepted.socket)).await {
             Ok(Ok(count)) if count > 0 => {}
             _ => return Ok(None),
         }
-    }
+    };
+    let by = if announced.is_ours {
+        let bringing = Bringing::read(&first.bytes, &hops.keys, &hops.instance, SystemTime::now())?;
+        bringing.map(|(bringing, _)| By::Instance(bringing))
+    } else if proxies.trusts(accepted.peer.ip()) {
+        Some(By::Proxy(announced))
+    } else {
+        return Err(Bad::Untrusted);
+    };
+    let _ = first.bytes.split_to(announced.size);
+    Ok(by)
 }
 
-/// Our own instances sign; whoever does not is a visitor that pretends, and reads so.
+/// Our own instances sign, and proxies are known; whoever else is a visitor that pretends reads so.
 async fn refuse(mut socket: Socket) {
     let page =
-        Page::refusal(Refusal::BadRequest("a PROXY header is taken from our own instances only"), Form::Text);
+        Page::refusal(Refusal::BadRequest("a PROXY header is taken from TRUSTED_PROXIES only"), Form::Text);
     let bytes = page.to_http1(&http::Method::GET, Connection::Close);
     if socket.write_all(&bytes).await.is_ok() {
         hang_up(socket).await;

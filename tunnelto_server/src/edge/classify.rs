@@ -2,11 +2,10 @@
 
 use tunnelto_lib::read_buffer::ReadBuffer;
 
-use super::listener::Accepted;
+use super::{announced, listener::Accepted};
 use crate::{
     io::within,
     limits::{FIRST_BYTE, HEAD_TIME},
-    network::hop::is_proxy_header,
 };
 
 /// The beginning of every HTTP/2 connection (RFC 9113 section 3.4).
@@ -23,7 +22,7 @@ pub struct Classified {
 pub enum Kind {
     Http1,
     Http2,
-    /// Another instance brings a visitor, or somebody says so.
+    /// Another instance or a proxy in front brings a visitor, or somebody says so.
     Brought,
     /// A TLS hello.
     Tls,
@@ -55,7 +54,7 @@ fn kind(first: &[u8]) -> Option<Kind> {
     if byte == 0x16 {
         return Some(Kind::Tls);
     }
-    match is_proxy_header(first) {
+    match announced::begins(first) {
         Some(true) => return Some(Kind::Brought),
         None => return None,
         Some(false) => {}
@@ -83,6 +82,8 @@ mod tests {
         assert_eq!(kind(b"P"), None);
         assert_eq!(kind(b"PRI * HTTP/2.0\r\n\r\nSM\r\n"), None);
         assert_eq!(kind(H2_PREFACE), Some(Kind::Http2));
+        assert_eq!(kind(b"PROXY"), None);
+        assert_eq!(kind(b"PROXY "), Some(Kind::Brought));
         assert_eq!(kind(b"PO"), Some(Kind::Http1));
         assert_eq!(kind(b"G"), Some(Kind::Http1));
         assert_eq!(kind(b"\r\nGET"), Some(Kind::Http1));

@@ -7,15 +7,20 @@ use ipnet::IpNet;
 
 /// Who connected, and whose word about the real visitor counts.
 #[derive(Clone, Debug)]
-pub struct TrustedProxies(Vec<IpNet>);
+pub struct TrustedProxies {
+    networks: Vec<IpNet>,
+    /// They are Fly.io's, whose Fly-Client-IP says more than the addresses that they list.
+    are_fly: bool,
+}
 
 /// What an untrusted visitor may not say about itself; we say it (RFC 7239 and its forerunners).
-const SAID_BY_US: [&str; 6] = [
+const SAID_BY_US: [&str; 7] = [
     "x-forwarded-for",
     "x-forwarded-proto",
     "x-forwarded-host",
     "x-forwarded-port",
     "x-real-ip",
+    "fly-client-ip",
     "forwarded",
 ];
 
@@ -29,16 +34,17 @@ pub struct Said<'h> {
     pub forwarded_for: Vec<&'h [u8]>,
     pub proto: Option<&'h [u8]>,
     pub host: Option<&'h [u8]>,
+    pub fly_client: Option<&'h [u8]>,
 }
 
 impl TrustedProxies {
-    pub fn new(networks: Vec<IpNet>) -> Self {
-        Self(networks)
+    pub fn new(networks: Vec<IpNet>, are_fly: bool) -> Self {
+        Self { networks, are_fly }
     }
 
     pub fn trusts(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.0.iter().any(|network| network.contains(&address))
+        self.networks.iter().any(|network| network.contains(&address))
     }
 
     /// The scheme that the visitor sees.
@@ -47,23 +53,32 @@ impl TrustedProxies {
         said.proto.filter(|_| self.trusts(peer.ip())).unwrap_or(seen)
     }
 
-    /// The visitor itself: the right-most address that is no trusted proxy's.
+    /// The visitor itself: the right-most address that is no trusted proxy's, or whom Fly.io's proxies name.
     pub fn visitor(&self, peer: SocketAddr, said: &Said<'_>) -> SocketAddr {
         if !self.trusts(peer.ip()) {
             return peer;
         }
+        if self.are_fly
+            && let Some(visitor) = said.fly_client.and_then(address)
+        {
+            return (visitor, 0).into();
+        }
         let chain = said.forwarded_for.iter().flat_map(|value| value.split(|byte| *byte == b','));
         let mut visitor = peer;
         for hop in chain.collect::<Vec<_>>().into_iter().rev() {
-            let text = std::str::from_utf8(hop).unwrap_or_default().trim();
-            let Ok(address) = text.parse::<IpAddr>() else { return visitor };
-            visitor = (address.to_canonical(), 0).into();
+            let Some(address) = address(hop) else { return visitor };
+            visitor = (address, 0).into();
             if !self.trusts(address) {
                 return visitor;
             }
         }
         visitor
     }
+}
+
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let address: IpAddr = std::str::from_utf8(text).ok()?.trim().parse().ok()?;
+    Some(address.to_canonical())
 }
 
 /// Whether X-Forwarded-Proto says that the visitor speaks TLS with the first proxy.
@@ -97,6 +112,8 @@ impl<'h> Said<'h> {
             self.proto = Some(value);
         } else if name.eq_ignore_ascii_case("x-forwarded-host") {
             self.host = Some(value);
+        } else if name.eq_ignore_ascii_case("fly-client-ip") {
+            self.fly_client = Some(value);
         }
     }
 }
@@ -163,7 +180,8 @@ mod tests {
     use super::*;
 
     fn put(proxies: &[&str], peer: &str, said: &Said<'_>) -> String {
-        let proxies = TrustedProxies::new(proxies.iter().map(|network| network.parse().unwrap()).collect());
+        let proxies =
+            TrustedProxies::new(proxies.iter().map(|network| network.parse().unwrap()).collect(), false);
         let mut out = BytesMut::new();
         let peer = peer.parse().unwrap();
         put_forwarded(&mut out, &proxies, peer, said, b"web.localhost", proxies.proto(peer, said, false));
@@ -182,7 +200,12 @@ mod tests {
 
     #[test]
     fn an_untrusted_visitor_says_nothing_of_itself() {
-        let said = Said { forwarded_for: vec![b"203.0.113.9"], proto: Some(b"https"), host: Some(b"evil") };
+        let said = Said {
+            forwarded_for: vec![b"203.0.113.9"],
+            proto: Some(b"https"),
+            host: Some(b"evil"),
+            fly_client: Some(b"203.0.113.9"),
+        };
         assert_eq!(
             put(&[], "192.0.2.1:1234", &said),
             "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: web.localhost\r\n\
@@ -192,8 +215,13 @@ mod tests {
 
     #[test]
     fn a_trusted_proxy_is_believed_and_added() {
-        let said =
-            Said { forwarded_for: vec![b"203.0.113.9"], proto: Some(b"https"), host: Some(b"a.example") };
+        let said = Said {
+            forwarded_for: vec![b"203.0.113.9"],
+            proto: Some(b"https"),
+            host: Some(b"a.example"),
+            // Visitors may say that to any proxy but Fly.io's.
+            fly_client: Some(b"203.0.113.1"),
+        };
         assert_eq!(
             put(&["192.0.2.0/24"], "192.0.2.1:1234", &said),
             "X-Forwarded-For: 203.0.113.9, 192.0.2.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a.example\r\n\
@@ -203,7 +231,7 @@ mod tests {
 
     #[test]
     fn proxies_say_it_in_many_ways_that_the_visitor_speaks_tls() {
-        let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()], false);
         let is_secure = |peer: &str, proto: &'static [u8], is_tls| {
             let said = Said { proto: Some(proto), ..Said::default() };
             is_tls || is_https(proxies.proto(peer.parse().unwrap(), &said, is_tls))
@@ -218,7 +246,7 @@ mod tests {
 
     #[test]
     fn the_visitor_is_the_right_most_untrusted_address() {
-        let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()], false);
         let visitor = |peer: &str, chain: &[u8]| {
             let said = Said { forwarded_for: vec![chain], ..Said::default() };
             proxies.visitor(peer.parse().unwrap(), &said).ip().to_string()
@@ -227,5 +255,21 @@ mod tests {
         assert_eq!(visitor("[::ffff:10.0.0.1]:1", b"2001:db8::1"), "2001:db8::1");
         assert_eq!(visitor("10.0.0.1:1", b"1.1.1.1, junk"), "10.0.0.1");
         assert_eq!(visitor("9.9.9.9:1", b"1.1.1.1"), "9.9.9.9");
+    }
+
+    #[test]
+    fn fly_names_its_visitor() {
+        let visitor = |are_fly: bool, peer: &str, fly_client: &'static [u8]| {
+            let proxies = TrustedProxies::new(vec!["172.16.0.0/12".parse().unwrap()], are_fly);
+            let fly_client = Some(fly_client);
+            // The edge that has taken the visitor lists itself.
+            let said =
+                Said { forwarded_for: vec![b"203.0.113.9, 66.241.125.1"], fly_client, ..Said::default() };
+            proxies.visitor(peer.parse().unwrap(), &said).ip().to_string()
+        };
+        assert_eq!(visitor(true, "172.16.0.1:1", b"203.0.113.9"), "203.0.113.9");
+        assert_eq!(visitor(true, "172.16.0.1:1", b"junk"), "66.241.125.1");
+        assert_eq!(visitor(true, "9.9.9.9:1", b"203.0.113.9"), "9.9.9.9");
+        assert_eq!(visitor(false, "172.16.0.1:1", b"203.0.113.9"), "66.241.125.1");
     }
 }

@@ -1,6 +1,7 @@
 //! The visitors' side: accept, classify, HTTP/1 and HTTP/2. What a request leads to is the handler's matter,
 //! which this module takes as a parameter.
 
+pub mod announced;
 pub mod brought;
 pub mod classify;
 pub mod forwarded;

@@ -6,7 +6,7 @@ use std::{
     time::SystemTime,
 };
 
-use ppp::v2::{Addresses, Builder, Command, Header, PROTOCOL_PREFIX, ParseError, Protocol, Version};
+use ppp::v2::{Addresses, Builder, Command, Header, ParseError, Protocol, Version};
 use serde::{Deserialize, Serialize};
 use tunnelto_lib::name::Label;
 
@@ -19,7 +19,7 @@ pub const MINE: u8 = b'+';
 pub const NOT_MINE: u8 = b'-';
 
 /// Ours among the types that the PROXY protocol leaves to its users (section 2.2.7).
-const TLV: u8 = 0xE7;
+pub const TLV: u8 = 0xE7;
 
 /// What is brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,14 +127,6 @@ impl Bringing {
     }
 }
 
-/// Whether these bytes begin with a PROXY header, version 2; `None` while that is open.
-pub fn is_proxy_header(bytes: &[u8]) -> Option<bool> {
-    if bytes.len() >= PROTOCOL_PREFIX.len() {
-        return Some(bytes.starts_with(PROTOCOL_PREFIX));
-    }
-    if PROTOCOL_PREFIX.starts_with(bytes) { None } else { Some(false) }
-}
-
 /// A header has addresses of one family.
 fn one_family(source: SocketAddr, destination: SocketAddr) -> Addresses {
     let mapped = |at: SocketAddr| match at.ip() {
@@ -151,6 +143,7 @@ fn one_family(source: SocketAddr, destination: SocketAddr) -> Addresses {
 mod tests {
     use std::time::Duration;
 
+    use ppp::v2::PROTOCOL_PREFIX;
     use proptest::prelude::*;
 
     use super::*;
@@ -174,7 +167,6 @@ mod tests {
             let bringing = bringing(visitor);
             let mut bytes = bringing.header(&keys(1), door.parse().unwrap()).unwrap();
             assert!(bytes.len() < MAX_HOP_HEAD);
-            assert_eq!(is_proxy_header(&bytes), Some(true));
             let size = bytes.len();
             bytes.extend_from_slice(b"GET / HTTP/1.1\r\n");
             let read = Bringing::read(&bytes, &keys(1), "b", SystemTime::now());

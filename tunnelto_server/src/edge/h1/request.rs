@@ -350,7 +350,12 @@ mod tests {
 
     fn parse(head: &str) -> Result<RequestHead, Refusal> {
         let peer = "192.0.2.1:7".parse().unwrap();
-        RequestHead::parse(Bytes::copy_from_slice(head.as_bytes()), peer, &TrustedProxies::new(vec![]), false)
+        RequestHead::parse(
+            Bytes::copy_from_slice(head.as_bytes()),
+            peer,
+            &TrustedProxies::new(vec![], false),
+            false,
+        )
     }
 
     fn onward(head: &str) -> String {
