@@ -119,6 +119,11 @@ impl Pebble {
             .env("ACME_CA", self.authority.root())
     }
 
+    /// Certificates that it has been asked for.
+    pub fn orders(&self) -> usize {
+        self.process.stdout().iter().filter(|line| line.contains("Added order")).count()
+    }
+
     /// A file with the root of what it issues.
     pub async fn root(&self) -> PathBuf {
         let path = self.folder.path().join("root.pem");

@@ -100,7 +100,7 @@ pub struct Settings {
     #[arg(long, env = "ACME_DNS_HOOK", value_parser = values::path)]
     pub acme_dns_hook: Option<PathBuf>,
 
-    /// Names without a certificate that the ACME server is asked for within seven days; Let's Encrypt takes 50 of one domain
+    /// Names without a certificate that this instance asks the ACME server for within seven days; Let's Encrypt takes 50 of one domain
     #[arg(long, env = "ACME_WEEKLY", default_value_t = 40)]
     pub acme_weekly: usize,
 

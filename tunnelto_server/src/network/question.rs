@@ -12,7 +12,7 @@ use crate::{
     connected_clients::Held,
     limits::SIGNED_LIFE,
     sign::{MasterKeys, Purpose},
-    tls::acme::sharing::{Theirs, Word},
+    tls::acme::sharing::{Doing, Theirs, Word},
 };
 
 /// Carries the question's signed part.
@@ -91,21 +91,21 @@ pub struct CertificateAnswer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed: Option<String>,
     #[serde(default)]
-    pub is_under_way: bool,
+    pub doing: Doing,
 }
 
 impl CertificateAnswer {
     pub fn new(introduction: Introduction, host: &Hostname, word: &Word, keys: &MasterKeys) -> Self {
         let seal =
             |pem: &String| STANDARD.encode(keys.encrypt(Purpose::Certificate, host.as_str(), pem.as_bytes()));
-        Self { introduction, sealed: word.pem.as_ref().map(seal), is_under_way: word.is_under_way }
+        Self { introduction, sealed: word.pem.as_ref().map(seal), doing: word.doing }
     }
 
     pub fn open(self, host: &str, keys: &MasterKeys) -> Theirs {
         let sealed = self.sealed.and_then(|sealed| STANDARD.decode(sealed).ok());
         let pem = sealed.and_then(|sealed| keys.decrypt(Purpose::Certificate, host, &sealed));
         let pem = pem.and_then(|pem| String::from_utf8(pem).ok());
-        Theirs { instance: self.introduction.instance, word: Word { pem, is_under_way: self.is_under_way } }
+        Theirs { instance: self.introduction.instance, word: Word { pem, doing: self.doing } }
     }
 }
 

@@ -172,10 +172,11 @@ impl Answering {
 
     fn certificate(&self, asked: &Asked, query: &CertificateQuery) -> Result<Response, Unsigned> {
         let question = self.open(asked)?;
-        let (Ok(host), Some(source)) = (Hostname::parse(&query.host), &self.certificates) else {
-            return Ok(StatusCode::NOT_FOUND.into_response());
+        let Ok(host) = Hostname::parse(&query.host) else {
+            return Ok(StatusCode::BAD_REQUEST.into_response());
         };
-        let answer = CertificateAnswer::new(self.introduction(), &host, &source.word(&host), &self.keys);
+        let word = self.certificates.as_ref().map(|source| source.word(&host)).unwrap_or_default();
+        let answer = CertificateAnswer::new(self.introduction(), &host, &word, &self.keys);
         Ok(self.sign(&question, &answer))
     }
 

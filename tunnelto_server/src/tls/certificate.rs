@@ -27,7 +27,7 @@ pub struct Certificate {
 }
 
 /// When a certificate is valid (RFC 5280 section 4.1.2.5).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
     pub from: SystemTime,
     pub until: SystemTime,
@@ -125,11 +125,11 @@ impl Names {
         }
     }
 
-    /// Whether it is for this name or wildcard itself.
-    pub fn include(&self, name: &str) -> bool {
+    /// Whether it does for this name or, where that begins with `*.`, for all under it.
+    pub fn serve(&self, name: &str) -> bool {
         match name.strip_prefix("*.") {
             Some(parent) => self.parents.iter().any(|own| own == parent),
-            None => self.exact.iter().any(|own| own == name),
+            None => self.cover(name),
         }
     }
 
@@ -141,10 +141,12 @@ impl Names {
 }
 
 impl Certificates {
-    /// Where two are for one name, the first is used. A visitor that names nobody gets the one that covers `preferred`, or
-    /// else the first.
+    /// Where two are for one name, the first is used, or one that is not over. A visitor that names nobody gets the one that covers
+    /// `preferred`, or else the first.
     pub fn new(all: impl IntoIterator<Item = Arc<Certificate>>, preferred: &str) -> Self {
         let mut certificates = Self::default();
+        let (over, mut all): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| it.validity.is_over());
+        all.extend(over);
         for certificate in all {
             for name in &certificate.names.exact {
                 certificates.exact.entry(name.clone()).or_insert_with(|| certificate.clone());
@@ -158,11 +160,6 @@ impl Certificates {
             certificates.default = Some(certificate);
         }
         certificates
-    }
-
-    /// The one for exactly this name: no wildcard's.
-    pub fn exactly(&self, name: &str) -> Option<&Arc<Certificate>> {
-        self.exact.get(name)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -179,7 +176,10 @@ impl Certificates {
 
     fn named(&self, name: &str) -> Option<&Arc<Certificate>> {
         let wild = || self.parents.get(name.split_once('.')?.1);
-        self.exact.get(name).or_else(wild)
+        let exact = self.exact.get(name);
+        // A wildcard that is right is better than a name that is over.
+        let usable = exact.filter(|it| !it.validity.is_over());
+        usable.or_else(wild).or(exact)
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Folders {
     preferred: String,
     /// `None` before the first look.
     seen: Option<Vec<Stamp>>,
+    /// What each folder held when it was read last.
+    pairs: Vec<Vec<Pair>>,
     /// What was right when it was read last: a file that is wrong for a while, or half written, changes nothing.
     good: HashMap<PathBuf, Arc<Certificate>>,
 }
@@ -67,7 +69,8 @@ impl Folders {
         terms: Terms,
         preferred: String,
     ) -> Result<(Self, Certificates), FolderError> {
-        let mut folders = Self { paths, terms, preferred, seen: None, good: HashMap::new() };
+        let pairs = vec![Vec::new(); paths.len()];
+        let mut folders = Self { paths, terms, preferred, seen: None, pairs, good: HashMap::new() };
         let certificates = folders.look()?.unwrap_or_default();
         Ok((folders, certificates))
     }
@@ -102,11 +105,19 @@ impl Folders {
 
     /// What is there, if that has changed.
     fn look(&mut self) -> Result<Option<Certificates>, FolderError> {
-        let mut found = Vec::new();
-        for path in &self.paths {
-            found.append(&mut pairs(path).map_err(|source| FolderError { path: path.clone(), source })?);
+        for (path, known) in self.paths.iter().zip(&mut self.pairs) {
+            match pairs(path) {
+                Ok(found) => *known = found,
+                Err(source) if self.seen.is_none() => {
+                    return Err(FolderError { path: path.clone(), source });
+                }
+                // The others are looked at all the same.
+                Err(error) => {
+                    tracing::debug!(folder = %path.display(), %error, "certificates cannot be read just now");
+                }
+            }
         }
-        let pairs = found;
+        let pairs = self.pairs.concat();
         let files = pairs.iter().flat_map(|pair| [&pair.chain, &pair.key]);
         let stamps = Some(files.map(|path| stamp(path)).collect());
         if stamps == self.seen {
@@ -156,7 +167,7 @@ pub fn put(path: &Path, content: &str) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
-    let draft = path.with_extension("draft");
+    let draft = path.with_extension(format!("draft-{}", std::process::id()));
     let mut options = fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
     file.write_all(content.as_bytes())?;

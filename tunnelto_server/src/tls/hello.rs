@@ -38,7 +38,8 @@ pub fn read(mut bytes: &[u8]) -> Hello {
         match acceptor.accept() {
             Ok(Some(accepted)) => {
                 let hello = accepted.client_hello();
-                let name = hello.server_name().map(str::to_ascii_lowercase);
+                let name = hello.server_name().map(|name| name.strip_suffix('.').unwrap_or(name));
+                let name = name.map(str::to_ascii_lowercase);
                 let proof = hello.alpn().is_some_and(|mut offered| offered.any(|name| name == PROOF));
                 return Hello::Whole(Wanted { name, proof });
             }
@@ -80,6 +81,11 @@ mod tests {
         for cut in 0..bytes.len() {
             assert_eq!(read(&bytes[..cut]), Hello::Incomplete, "{cut}");
         }
+        // It is the same host with a dot behind it, and must not get a certificate of its own.
+        let mut dotted = hello("web.example.comX", b"h2");
+        let end = dotted.windows(4).position(|bytes| bytes == b"comx" || bytes == b"comX").unwrap() + 3;
+        dotted[end] = b'.';
+        assert_eq!(read(&dotted), wanted(Some("web.example.com"), false));
         assert_eq!(read(&hello("127.0.0.1", b"h2")), wanted(None, false));
         assert_eq!(read(&hello("web.example.com", PROOF)), wanted(Some("web.example.com"), true));
     }

@@ -103,6 +103,8 @@ impl Authority {
         let mut params = CertificateParams::new(vec![host.to_owned()])?;
         params.distinguished_name = DistinguishedName::new();
         params.use_authority_key_identifier_extension = true;
+        // Browsers refuse two certificates of one authority with one number.
+        params.serial_number = Some(rand::random::<u64>().to_be_bytes().to_vec().into());
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         (params.not_before, params.not_after) = ((now - BEFORE).into(), (now + VALID).into());
         let certificate = params.signed_by(&self.key, &self.issuer)?;

@@ -1,6 +1,6 @@
 //! Where the certificate for a visitor comes from: files, this server's own authority, or an ACME server.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use rustls::ServerConfig;
 use tokio::{
@@ -88,11 +88,13 @@ impl Source {
     ) -> Result<(Self, Tending), SourceError> {
         let host = config.tunnel_host.as_str().to_owned();
         let nudge: Arc<Notify> = Arc::default();
+        let mut kept = PathBuf::new();
         let paths = match from {
             CertificatesFrom::Files(path) => vec![path.clone()],
             CertificatesFrom::SelfSigned => Vec::new(),
             CertificatesFrom::Acme(acme) => {
-                acme.own_files.iter().cloned().chain([Acme::folder(config)?]).collect()
+                kept = Acme::folder(config)?;
+                acme.own_files.iter().chain([&kept]).cloned().collect()
             }
         };
         let (folders, certificates) = Folders::open(paths, terms.clone(), host.clone())?;
@@ -114,7 +116,7 @@ impl Source {
                 Making::SelfSigned(Arc::new(authority))
             }
             CertificatesFrom::Acme(acme) => {
-                let (acme, orders) = Acme::new(acme, config, terms, found.clone(), nudge)?;
+                let (acme, orders) = Acme::new(acme, config, terms, kept, found.clone(), nudge)?;
                 tending.acme = Some(orders);
                 Making::Acme(acme)
             }

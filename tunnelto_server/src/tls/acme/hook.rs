@@ -7,7 +7,7 @@ use tokio::{process::Command, time::timeout};
 use super::order::OrderError;
 
 /// From its start to its end, in which it waits until the record can be seen.
-const LIMIT: Duration = Duration::from_secs(300);
+pub const LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Debug)]
 pub struct Hook(pub PathBuf);
@@ -35,6 +35,8 @@ impl Hook {
         let failed = |why: String| OrderError::Hook { hook: self.0.display().to_string(), why };
         let mut command = Command::new(&self.0);
         command.args([what, &record.name, &record.value]);
+        // What it prints may be read by others.
+        command.env_remove("MASTER_SIG_KEY").env_remove("CLUSTER");
         // Standard output is the server's own.
         command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
         match timeout(LIMIT, command.status()).await {

@@ -1,7 +1,7 @@
 //! How many names have been asked for: authorities count by the week, and what is used up keeps everybody waiting.
 
 use std::{
-    collections::VecDeque,
+    collections::HashMap,
     fs,
     io::{self, ErrorKind},
     path::PathBuf,
@@ -12,35 +12,43 @@ use crate::tls::files;
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
-/// When names were asked for that had no certificate before, the older first: seconds since 1970, one on each line.
+/// When each name was asked for that had no certificate before: seconds since 1970 and the name, one on each line.
 pub struct Ledger {
     path: PathBuf,
     most: usize,
-    entries: VecDeque<u64>,
+    entries: HashMap<String, u64>,
 }
 
 impl Ledger {
-    /// What is no number does not count.
+    /// Lines that are not understood do not count.
     pub fn open(path: PathBuf, most: usize) -> io::Result<Self> {
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             read => read?,
         };
-        let entries = text.lines().filter_map(|line| line.trim().parse().ok()).collect();
-        Ok(Self { path, most, entries })
+        let entry = |line: &str| {
+            let (seconds, host) = line.split_once(' ')?;
+            Some((host.to_owned(), seconds.parse().ok()?))
+        };
+        Ok(Self { path, most, entries: text.lines().filter_map(entry).collect() })
     }
 
-    /// Whether one more may be asked for; if so, it counts from now on.
-    pub fn enter(&mut self, now: SystemTime) -> io::Result<bool> {
+    /// Whether `host` may be asked for; if so, it counts from now on, once a week.
+    pub fn enter(&mut self, host: &str, now: SystemTime) -> io::Result<bool> {
         let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let oldest = seconds(now - WEEK);
-        self.entries.retain(|entry| *entry > oldest);
+        let (oldest, now) = (seconds(now - WEEK), seconds(now));
+        // What is of the future was written by a clock that was wrong.
+        self.entries.retain(|_, at| *at > oldest && *at <= now);
+        if self.entries.contains_key(host) {
+            return Ok(true);
+        }
         if self.entries.len() >= self.most {
             return Ok(false);
         }
-        self.entries.push_back(seconds(now));
-        let lines: String = self.entries.iter().map(|entry| format!("{entry}\n")).collect();
-        files::put(&self.path, &lines)?;
+        self.entries.insert(host.to_owned(), now);
+        let mut lines: Vec<_> = self.entries.iter().map(|(host, at)| format!("{at} {host}\n")).collect();
+        lines.sort();
+        files::put(&self.path, &lines.concat())?;
         Ok(true)
     }
 }
@@ -54,12 +62,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("orders");
         let now = SystemTime::now();
+        let late = now + WEEK + Duration::from_secs(1);
         let mut ledger = Ledger::open(path.clone(), 2).unwrap();
-        assert!(ledger.enter(now).unwrap());
-        assert!(ledger.enter(now + WEEK / 2).unwrap());
+        assert!(ledger.enter("a", now).unwrap());
+        assert!(ledger.enter("b", now + WEEK / 2).unwrap());
         let mut ledger = Ledger::open(path, 2).unwrap();
-        assert!(!ledger.enter(now + WEEK / 2).unwrap());
-        assert!(ledger.enter(now + WEEK + Duration::from_secs(1)).unwrap());
-        assert!(!ledger.enter(now + WEEK + Duration::from_secs(1)).unwrap());
+        assert!(!ledger.enter("c", now + WEEK / 2).unwrap());
+        assert!(ledger.enter("a", now + WEEK / 2).unwrap(), "again is not new");
+        assert!(ledger.enter("c", late).unwrap());
+        assert!(!ledger.enter("d", late).unwrap());
+        // A clock that was ahead is no reason to wait for it.
+        assert!(ledger.enter("d", now).unwrap());
     }
 }

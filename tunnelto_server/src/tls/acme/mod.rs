@@ -6,23 +6,18 @@ mod book;
 mod hook;
 mod ledger;
 mod order;
+mod progress;
 mod proofs;
 pub mod sharing;
 mod tending;
 
-use std::{
-    collections::HashMap,
-    io,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, watch},
     time::timeout,
 };
-
 use tunnelto_lib::name::Hostname;
 
 use super::{
@@ -37,45 +32,33 @@ use account::Opening;
 use book::Book;
 use hook::Hook;
 use ledger::Ledger;
+use progress::Progress;
 use proofs::Proofs;
-use sharing::{UnderWay, Word};
+use sharing::Word;
 pub use tending::Tending;
 
 /// How long a visitor waits for its host's first certificate. Browsers give up no sooner.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Hosts whose certificate visitors wait for. More are turned away.
-const MAX_PENDING: usize = 64;
-
 /// What the doors have of it.
 pub struct Acme {
     pub proofs: Proofs,
     found: watch::Receiver<Arc<Certificates>>,
-    asking: mpsc::Sender<String>,
-    pending: Mutex<HashMap<String, Progress>>,
-    /// Marked whenever an order has ended.
-    settled: watch::Sender<()>,
+    progress: Progress,
     own: Vec<Hostname>,
     has_wildcards: bool,
     /// Where certificates are kept.
     folder: PathBuf,
-    under_way: UnderWay,
-}
-
-/// How far a host's certificate is that is not there.
-#[derive(Clone, Copy, Debug)]
-enum Progress {
-    UnderWay,
-    /// Nothing is tried before then.
-    Failed {
-        until: Instant,
-    },
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum AcmeError {
     #[error("DATA_DIR: {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
+    #[error("ACME_CA {}: {why}", path.display())]
+    Authority { path: PathBuf, why: String },
+    #[error("ACME_DNS_HOOK {} is no file", .0.display())]
+    Hook(PathBuf),
 }
 
 impl Acme {
@@ -88,35 +71,39 @@ impl Acme {
         }
     }
 
-    /// `nudge` is heard by whoever watches the folder.
+    /// `nudge` is heard by whoever watches `folder`.
     pub fn new(
         settings: &config::Acme,
         config: &Config,
         terms: Terms,
+        folder: PathBuf,
         found: watch::Receiver<Arc<Certificates>>,
         nudge: Arc<Notify>,
     ) -> Result<(Arc<Self>, Tending), AcmeError> {
-        let folder = Self::folder(config)?;
         let failed = |path: &PathBuf| {
             let path = path.clone();
             |source| AcmeError::Io { path, source }
         };
+        if let Some(path) = &settings.authority {
+            CertificateDer::from_pem_file(path)
+                .map_err(|why| AcmeError::Authority { path: path.clone(), why: why.to_string() })?;
+        }
+        if let Some(path) = settings.dns_hook.as_ref().filter(|path| !path.is_file()) {
+            return Err(AcmeError::Hook(path.clone()));
+        }
         let hook = settings.dns_hook.clone().map(Hook);
-        let book = Book::open(&folder, &config.allowed_hosts, hook.is_some()).map_err(failed(&folder))?;
+        let book = Book::open(&folder, &config.allowed_hosts, hook.is_some(), &terms);
+        let book = book.map_err(failed(&folder))?;
         let ledger = config.data_dir.join("acme-orders");
         let ledger = Ledger::open(ledger.clone(), settings.weekly).map_err(failed(&ledger))?;
         let key = config.keys.derive_signing_key(Purpose::AcmeAccount);
-        let (asking, asked) = mpsc::channel(MAX_PENDING);
         let acme = Arc::new(Self {
             proofs: Proofs::new(terms.clone(), key.thumbprint()),
             found,
-            asking,
-            pending: Mutex::default(),
-            settled: watch::Sender::default(),
+            progress: Progress::default(),
             own: config.allowed_hosts.clone(),
             has_wildcards: hook.is_some(),
             folder,
-            under_way: UnderWay::default(),
         });
         let account = Opening {
             key,
@@ -125,13 +112,13 @@ impl Acme {
             authority: settings.authority.clone(),
         };
         let instance = config.instance.clone();
-        Ok((acme.clone(), Tending { acme, account, asked, book, ledger, hook, instance, terms, nudge }))
+        Ok((acme.clone(), Tending { acme, account, book, ledger, hook, instance, terms, nudge }))
     }
 
     /// What other instances are told of a host's certificate.
     pub fn word(&self, host: &Hostname) -> Word {
         let pem = std::fs::read_to_string(self.file(host.as_str())).ok();
-        Word { pem, is_under_way: self.under_way.contains(host.as_str()) }
+        Word { pem, doing: self.progress.stage(host.as_str()).into() }
     }
 
     fn file(&self, host: &str) -> PathBuf {
@@ -140,23 +127,24 @@ impl Acme {
 
     /// The certificate for `host`, which the server may ask for. `None` when that fails or takes too long.
     pub async fn obtain(&self, host: &str) -> Option<Arc<Certificate>> {
-        let mut settled = self.settled.subscribe();
         let known_as = self.known_as(host);
-        if !self.ask(known_as) {
-            return None;
-        }
+        let mut ended = self.progress.ask(known_as)?;
+        let usable = || {
+            let found = self.found.borrow().find(Some(host)).cloned();
+            found.filter(|certificate| !certificate.validity.is_over())
+        };
         let waiting = async {
-            // Ends only with the server.
-            while settled.changed().await.is_ok() {
-                let found = self.found.borrow().find(Some(host)).cloned();
-                if found.as_ref().is_some_and(|certificate| !certificate.validity.is_over()) {
-                    return found;
+            loop {
+                if let Some(certificate) = usable() {
+                    return Some(certificate);
                 }
-                if !matches!(self.pending().get(known_as), Some(Progress::UnderWay)) {
+                let stage = self.progress.stage(known_as);
+                if stage.is_none_or(|stage| stage.until().is_some()) {
                     return None;
                 }
+                // Ends only with the server.
+                ended.changed().await.ok()?;
             }
-            None
         };
         timeout(PATIENCE, waiting).await.ok().flatten()
     }
@@ -172,38 +160,5 @@ impl Acme {
             }
             _ => host,
         }
-    }
-
-    /// Whether its certificate is on its way now.
-    fn ask(&self, host: &str) -> bool {
-        let mut pending = self.pending();
-        match pending.get(host) {
-            Some(Progress::UnderWay) => return true,
-            Some(Progress::Failed { until }) if *until > Instant::now() => return false,
-            _ => {}
-        }
-        let is_asked = self.asking.try_send(host.to_owned()).is_ok();
-        if is_asked {
-            pending.insert(host.to_owned(), Progress::UnderWay);
-        }
-        is_asked
-    }
-
-    fn pending(&self) -> MutexGuard<'_, HashMap<String, Progress>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Lets those who wait for `host` look again. `until`: when to try again, unless it is there.
-    fn settle(&self, host: &str, until: Option<Instant>) {
-        let mut pending = self.pending();
-        pending.retain(
-            |_, progress| !matches!(progress, Progress::Failed { until } if *until <= Instant::now()),
-        );
-        match until {
-            Some(until) => pending.insert(host.to_owned(), Progress::Failed { until }),
-            None => pending.remove(host),
-        };
-        drop(pending);
-        self.settled.send_replace(());
     }
 }

@@ -7,8 +7,10 @@ use instant_acme::{
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
 
+use tokio::time::timeout;
+
 use super::{
-    hook::{Hook, Record},
+    hook::{self, Hook, Record},
     proofs::{Proofs, Shown},
 };
 
@@ -17,6 +19,9 @@ const POLL: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(250))
     .backoff(1.5)
     .timeout(Duration::from_secs(90));
+
+/// One step of an order, beside what a hook takes.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// How it is proved that a name is ours.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +51,10 @@ pub enum OrderError {
     Unusable,
     #[error("as many new names as ACME_WEEKLY allows have been asked for in the last seven days")]
     Weekly,
+    #[error("the ACME server does not answer")]
+    Away,
+    #[error("another instance has failed, and waits for {0:?}")]
+    FailedElsewhere(Duration),
     #[error("it took longer than {0:?}")]
     TooLong(Duration),
 }
@@ -58,20 +67,27 @@ pub async fn order(
     proofs: &Proofs,
 ) -> Result<String, OrderError> {
     let identifiers: Vec<_> = names.iter().cloned().map(Identifier::Dns).collect();
-    let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
+    let ordered = timeout(LIMIT, account.new_order(&NewOrder::new(&identifiers))).await;
+    let mut order = ordered.map_err(|_| OrderError::Away)??;
     let mut given = Given::default();
-    let proved = prove(&mut order, way, proofs, &mut given).await;
+    let limit = way.limit(names.len());
+    let proved = timeout(limit, prove(&mut order, way, proofs, &mut given)).await;
     if let Way::Dns(hook) = way {
         for record in &given.records {
             hook.unset(record).await;
         }
     }
-    proved?;
+    proved.map_err(|_| OrderError::TooLong(limit))??;
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = DistinguishedName::new();
-    order.finalize_csr(params.serialize_request(&key)?.der()).await?;
-    let chain = order.poll_certificate(&POLL).await?;
+    let request = params.serialize_request(&key)?;
+    let finishing = async {
+        order.finalize_csr(request.der()).await?;
+        order.poll_certificate(&POLL).await
+    };
+    let finished = timeout(LIMIT, finishing).await;
+    let chain = finished.map_err(|_| OrderError::TooLong(LIMIT))??;
     Ok(format!("{}\n{}", chain.trim_end(), key.serialize_pem()))
 }
 
@@ -137,6 +153,14 @@ async fn reason(order: &mut Order) -> String {
 }
 
 impl Way<'_> {
+    /// How long the proof of so many names may take.
+    fn limit(self, names: usize) -> Duration {
+        match self {
+            Self::Tls | Self::Http => LIMIT,
+            Self::Dns(_) => LIMIT + hook::LIMIT * names as u32,
+        }
+    }
+
     fn kind(self) -> ChallengeType {
         match self {
             Self::Tls => ChallengeType::TlsAlpn01,
