@@ -12,6 +12,7 @@ mod client_cli;
 mod discovery;
 mod http;
 mod http2;
+mod http2_websocket;
 mod index;
 mod instances;
 mod local_endings;

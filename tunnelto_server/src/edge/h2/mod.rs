@@ -5,5 +5,6 @@
 mod request;
 mod respond;
 mod serve;
+mod switch;
 
 pub use serve::{serve, serve_moved};

@@ -2,8 +2,9 @@
 
 use std::cell::Cell;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::{Bytes, BytesMut};
-use h2::RecvStream;
+use h2::{RecvStream, ext::Protocol};
 use http::{HeaderMap, Method, header, request::Parts};
 
 use crate::{
@@ -20,14 +21,18 @@ use crate::{
 /// The head as an HTTP/1.1 visitor would have sent it; the same strict reading follows. Values hold no line ends,
 /// which the `http` types guarantee.
 pub fn to_http1(parts: &Parts, has_no_body: bool) -> Result<Bytes, Refusal> {
-    if parts.method == Method::CONNECT {
-        return Err(Refusal::BadRequest("this is no forward proxy"));
+    // An extended CONNECT is what an upgrade is in HTTP/1.1 (RFC 8441 section 5).
+    let protocol = parts.extensions.get::<Protocol>();
+    let is_websocket = protocol.is_some_and(|protocol| protocol.as_str() == "websocket");
+    if parts.method == Method::CONNECT && !is_websocket {
+        return Err(Refusal::BadRequest("CONNECT is for WebSockets only; this is no forward proxy"));
     }
+    let method = if is_websocket { "GET" } else { parts.method.as_str() };
     let target = parts.uri.path_and_query().map_or("*", |target| target.as_str());
     // `*` comes as an empty path with OPTIONS.
     let target = if target.is_empty() { "/" } else { target };
     let mut head = BytesMut::with_capacity(512);
-    for piece in [parts.method.as_str(), " ", target, " HTTP/1.1\r\n"] {
+    for piece in [method, " ", target, " HTTP/1.1\r\n"] {
         head.extend_from_slice(piece.as_bytes());
     }
     // :authority overrules Host (section 8.3.1).
@@ -43,11 +48,16 @@ pub fn to_http1(parts: &Parts, has_no_body: bool) -> Result<Bytes, Refusal> {
         put_field(&mut head, "Cookie", &cookies.join(&b"; "[..]));
     }
     for (name, value) in &parts.headers {
-        if name != header::HOST && name != header::COOKIE {
+        let is_ours = *name == header::SEC_WEBSOCKET_KEY && is_websocket;
+        if name != header::HOST && name != header::COOKIE && !is_ours {
             put_field(&mut head, name.as_str(), value.as_bytes());
         }
     }
-    if !has_no_body && !parts.headers.contains_key(header::CONTENT_LENGTH) {
+    if is_websocket {
+        put_field(&mut head, "Connection", b"Upgrade");
+        put_field(&mut head, "Upgrade", b"websocket");
+        put_field(&mut head, "Sec-WebSocket-Key", STANDARD.encode(rand::random::<[u8; 16]>()).as_bytes());
+    } else if !has_no_body && !parts.headers.contains_key(header::CONTENT_LENGTH) {
         put_field(&mut head, "Transfer-Encoding", b"chunked");
     }
     head.extend_from_slice(b"\r\n");

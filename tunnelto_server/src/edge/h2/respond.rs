@@ -28,7 +28,16 @@ pub struct Respond {
 }
 
 /// The visitor takes no more.
-struct Gone;
+pub struct Gone;
+
+/// Where bytes go once protocols are switched.
+pub struct Sending<'r> {
+    respond: &'r mut Respond,
+    body: SendStream<Bytes>,
+}
+
+/// Fields by which protocols are switched in HTTP/1.1, and which are not there in HTTP/2 (RFC 8441 section 5).
+const OF_SWITCHING: [HeaderName; 3] = [header::CONNECTION, header::UPGRADE, header::SEC_WEBSOCKET_ACCEPT];
 
 impl Respond {
     pub fn new(respond: SendResponse<Bytes>) -> Self {
@@ -69,6 +78,17 @@ impl Respond {
     pub async fn until_reset(&mut self) {
         // An error means that the connection is gone, which is no different.
         let _ = poll_fn(|cx| self.respond.poll_reset(cx)).await;
+    }
+
+    /// The local service has switched protocols, which HTTP/2 says by 200. `None` where the visitor is gone.
+    pub fn switch(&mut self, head: &ResponseHead) -> Option<Sending<'_>> {
+        let mut response = response(head)?;
+        *response.status_mut() = StatusCode::OK;
+        for name in OF_SWITCHING {
+            response.headers_mut().remove(name);
+        }
+        let body = self.respond.send_response(response, false).ok()?;
+        Some(Sending { respond: self, body })
     }
 
     pub async fn relay(
@@ -140,6 +160,20 @@ impl Respond {
             body.send_data(piece, is_last && data.is_empty()).map_err(|_| Gone)?;
         }
         Ok(())
+    }
+}
+
+impl Sending<'_> {
+    pub async fn send(&mut self, data: Bytes) -> Result<(), Gone> {
+        self.respond.send(&mut self.body, data, false).await
+    }
+
+    pub fn finish(&mut self) -> Result<(), Gone> {
+        self.body.send_data(Bytes::new(), true).map_err(|_| Gone)
+    }
+
+    pub fn cancel(&mut self) {
+        self.body.send_reset(Reason::CANCEL);
     }
 }
 

@@ -15,6 +15,7 @@ use tunnelto_lib::read_buffer::ReadBuffer;
 use super::{
     request::{Upload, to_http1},
     respond::Respond,
+    switch::switch,
 };
 use crate::{
     active_stream::Reuse,
@@ -59,7 +60,8 @@ pub async fn serve<H: Handler + 'static>(accepted: Accepted, mut first: ReadBuff
         .initial_window_size(H2_WINDOW)
         .initial_connection_window_size(H2_CONNECTION_WINDOW)
         .max_header_list_size(MAX_HEAD as u32)
-        .max_pending_accept_reset_streams(MAX_RESETS);
+        .max_pending_accept_reset_streams(MAX_RESETS)
+        .enable_connect_protocol();
     let Ok(Ok(mut connection)) = within(HEAD_TIME, builder.handshake::<_, Bytes>(io)).await else { return };
     let mut requests = JoinSet::new();
     let mut idle_since = Instant::now();
@@ -154,6 +156,7 @@ async fn exchange<H: Handler>(
         Ok(parsed) => parsed,
         Err(refusal) => return refuse(&mut responding, &mut exchange, refusal, None).await,
     };
+    exchange.method = head.method.clone();
     exchange.visitor = head.visitor;
     exchange.is_secure = head.is_secure;
     exchange.target = head.target.clone();
@@ -238,8 +241,9 @@ async fn answer(
     let ended = stream.send(onward);
     let upload = Upload::new(body, &head.body, &sent);
     let mut answer = Answer::new(stream);
-    let mut uploading = std::pin::pin!(upload.run(stream));
-    let mut is_sent = false;
+    let mut uploading = Box::pin(upload.run(stream));
+    // What belongs to the other protocol waits until that is spoken.
+    let mut is_sent = head.upgrade.is_some();
     let mut interims = 0;
     let failed = |failure: Failure, exchange: &mut Exchange| {
         if failure.is_refusal() {
@@ -271,7 +275,16 @@ async fn answer(
         }
     };
     exchange.status = Some(response.status);
-    if response.status == 101 {
+    if head.upgrade.is_some() && response.status == 101 {
+        drop(uploading);
+        exchange.outcome = Outcome::Upgraded;
+        // Whoever watches the log need not wait for the end of a conversation that may last for days.
+        exchange.record();
+        switch(respond, &response, answer.take_rest(), body, stream).await;
+        return Ok(Ending::Answered);
+    }
+    // Success would mean that protocols are switched.
+    if response.status == 101 || (head.upgrade.is_some() && (200..300).contains(&response.status)) {
         return Err(Refusal::ProxyingFailed.into());
     }
     let mut relaying = std::pin::pin!(respond.relay(response, answer, stream));
