@@ -121,7 +121,7 @@ async fn what_is_no_websocket_is_said_to_be_none() {
     // A plain answer of 200 would mean that protocols are switched.
     let (answer, _) = connect(&asker, "/page", "websocket").await;
     assert_eq!(
-        (answer.status().as_u16(), &answer.headers()["tunnelto-error"].as_bytes()[..]),
+        (answer.status().as_u16(), answer.headers()["tunnelto-error"].as_bytes()),
         (502, &b"proxying_failed"[..])
     );
     let (answer, _) = connect(&asker, "/socket", "connect-udp").await;
