@@ -30,6 +30,12 @@ pub struct Respond {
 /// The visitor takes no more.
 pub struct Gone;
 
+/// What an answer came to, and whether the stream can serve another exchange.
+pub struct Relayed {
+    pub outcome: Outcome,
+    pub stream_stays: bool,
+}
+
 /// Where bytes go once protocols are switched.
 pub struct Sending<'r> {
     respond: &'r mut Respond,
@@ -91,11 +97,21 @@ impl Respond {
         Some(Sending { respond: self, body })
     }
 
-    pub async fn relay(
+    pub async fn relay(&mut self, head: ResponseHead, mut answer: Answer<'_>, stream: &Upstream) -> Relayed {
+        let stream_keeps = head.keeps_alive && head.body != Body::UntilClose;
+        let mut surplus = 0;
+        let outcome = self.relay_all(head, &mut answer, stream, &mut surplus).await;
+        let stream_stays = outcome == Outcome::Answered && stream_keeps && surplus == 0 && !answer.has_rest();
+        Relayed { outcome, stream_stays }
+    }
+
+    /// `surplus` is what came behind the answer, in bytes.
+    async fn relay_all(
         &mut self,
         mut head: ResponseHead,
-        mut answer: Answer<'_>,
+        answer: &mut Answer<'_>,
         stream: &Upstream,
+        surplus: &mut usize,
     ) -> Outcome {
         let mut body = std::mem::replace(&mut head.body, Body::NONE);
         if body == Body::UntilClose && !head.is_event_stream {
@@ -135,6 +151,7 @@ impl Respond {
                     return Outcome::Aborted;
                 }
             }
+            *surplus = piece.len() - count;
             stream.consumed(count);
         }
         let end = match trailers(body.trailers()) {

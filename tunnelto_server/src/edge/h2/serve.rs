@@ -165,23 +165,25 @@ async fn exchange<H: Handler>(
     let outcome = loop {
         let opening = match head.method == Method::GET && head.target == HEALTH_CHECK {
             true => Ok(Opening::Health(handler.health())),
-            // A body cannot be asked for twice, and a reused stream may turn out to be dead.
-            false => handler.open(&mut exchange, &head.host, Reuse::Never).await,
+            false => handler.open(&mut exchange, &head.host, reuse(&head, tries)).await,
         };
         break match opening {
             Ok(Opening::Stream(stream)) => {
                 let result = answer(&head, &plain, &mut body, &mut responding, &mut exchange, &stream).await;
                 exchange.bytes_out = responding.bytes_out;
-                if exchange.outcome == Outcome::Answered {
-                    stream.give_back(None, false);
-                }
                 match result {
                     Err(NotAnswered { again: true, refusal }) if tries < MAX_TRIES => {
                         tries += 1;
                         refused = Some(refusal).filter(|refusal| *refusal == Refusal::TunnelRefused);
                         continue;
                     }
-                    result => result.map_err(|not| not.refusal),
+                    Err(not) => Err(not.refusal),
+                    Ok(Answered { ending, keep_alive, stays }) => {
+                        if exchange.outcome == Outcome::Answered {
+                            stream.give_back(keep_alive, stays);
+                        }
+                        Ok(ending)
+                    }
                 }
             }
             Ok(Opening::Elsewhere(shard)) => {
@@ -214,6 +216,30 @@ async fn exchange<H: Handler>(
     }
 }
 
+/// A body cannot be asked for twice, and a reused stream may turn out to be dead.
+fn reuse(head: &RequestHead, tries: usize) -> Reuse {
+    match () {
+        () if tries > 1 || !head.body.is_done() || head.upgrade.is_some() => Reuse::Never,
+        () if head.is_repeatable() => Reuse::Allowed,
+        () => Reuse::Proved,
+    }
+}
+
+/// The visitor has got its answer, or has left.
+struct Answered {
+    ending: Ending,
+    /// What the local service says of how long it keeps its connection.
+    keep_alive: Option<Duration>,
+    /// Whether the stream can serve another exchange.
+    stays: bool,
+}
+
+impl From<Ending> for Answered {
+    fn from(ending: Ending) -> Self {
+        Self { ending, keep_alive: None, stays: false }
+    }
+}
+
 /// The visitor has not got a head.
 struct NotAnswered {
     refusal: Refusal,
@@ -235,21 +261,23 @@ async fn answer(
     respond: &mut Respond,
     exchange: &mut Exchange,
     stream: &Upstream,
-) -> Result<Ending, NotAnswered> {
+) -> Result<Answered, NotAnswered> {
     let sent = Cell::new(0);
-    let onward = if stream.wants_head_as_it_came() { as_it_came.clone() } else { head.onward(After::Close) };
+    let after = if stream.protocol() == 1 { After::Close } else { After::Keep };
+    let onward = if stream.wants_head_as_it_came() { as_it_came.clone() } else { head.onward(after) };
     let ended = stream.send(onward);
     let upload = Upload::new(body, &head.body, &sent);
     let mut answer = Answer::new(stream);
     let mut uploading = Box::pin(upload.run(stream));
     // What belongs to the other protocol waits until that is spoken.
     let mut is_sent = head.upgrade.is_some();
+    let mut is_whole = true;
     let mut interims = 0;
     let failed = |failure: Failure, exchange: &mut Exchange| {
         if failure.is_refusal() {
             exchange.avoid.extend(stream.connection());
         }
-        let again = sent.get() == 0 && failure.may_be_repeated(false, head.is_repeatable());
+        let again = sent.get() == 0 && failure.may_be_repeated(stream.is_reused(), head.is_repeatable());
         NotAnswered { refusal: failure.into(), again }
     };
     ended.map_err(|ended| failed(Failure::Ended(ended), exchange))?;
@@ -270,7 +298,7 @@ async fn answer(
                 is_sent = true;
                 uploaded.map_err(|_| Refusal::BadRequest("the request broke off"))?;
             }
-            () = respond.until_reset() => return Ok(Ending::Reset),
+            () = respond.until_reset() => return Ok(Ending::Reset.into()),
             () = sleep(ANSWER_TIME), if is_sent => return Err(Refusal::UpstreamTimeout.into()),
         }
     };
@@ -281,23 +309,29 @@ async fn answer(
         // Whoever watches the log need not wait for the end of a conversation that may last for days.
         exchange.record();
         switch(respond, &response, answer.take_rest(), body, stream).await;
-        return Ok(Ending::Answered);
+        return Ok(Ending::Answered.into());
     }
     // Success would mean that protocols are switched.
     if response.status == 101 || (head.upgrade.is_some() && (200..300).contains(&response.status)) {
         return Err(Refusal::ProxyingFailed.into());
     }
+    let keep_alive = response.keep_alive;
     let mut relaying = std::pin::pin!(respond.relay(response, answer, stream));
-    exchange.outcome = loop {
+    let relayed = loop {
         tokio::select! {
             biased;
-            outcome = &mut relaying => break outcome,
+            relayed = &mut relaying => break relayed,
             // An answer may be whole before its request is; what is left of the request is of no use then.
-            _ = &mut uploading, if !is_sent => is_sent = true,
+            uploaded = &mut uploading, if !is_sent => {
+                is_sent = true;
+                is_whole = uploaded.is_ok();
+            }
         }
     };
+    exchange.outcome = relayed.outcome;
     exchange.bytes_in = sent.get();
-    Ok(Ending::Answered)
+    let stays = relayed.stream_stays && is_sent && is_whole && stream.protocol() >= 2;
+    Ok(Answered { ending: Ending::Answered, keep_alive, stays })
 }
 
 async fn refuse(
