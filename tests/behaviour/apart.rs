@@ -258,3 +258,31 @@ async fn an_instance_without_its_store_is_still_found() {
         assert_eq!(hosts[1].get(door, name, "/").await.text(), "one");
     }
 }
+
+#[tokio::test]
+async fn an_address_has_its_number_of_connections() {
+    let Some(hosts) = hosts(3) else { return };
+    let server = Server::with().on(&hosts[0]).env("VISITORS_PER_ADDRESS", "3").start().await;
+    let origin = echo(&hosts[0]);
+    let client = Client::on(&hosts[0], &server, &[&origin.target(), "-s", "web"]);
+    client.url().await;
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        let mut visitor = hosts[1].visitor(server.visitors);
+        assert_eq!(visitor.get("web", "/").await.status, 200);
+        kept.push(visitor);
+    }
+    let mut fourth = hosts[1].visitor(server.visitors);
+    let answer = fourth.get("web", "/").await;
+    assert_eq!((answer.status, answer.field("tunnelto-error")), (503, vec!["too_many".to_owned()]));
+    assert!(!answer.field("retry-after").is_empty());
+    server.process.complains("VISITORS_PER_ADDRESS").await;
+    // Those that are there go on, others come in, and a place that is free can be taken.
+    assert_eq!(kept[0].get("web", "/").await.status, 200);
+    assert_eq!(hosts[2].get(server.visitors, "web", "/").await.status, 200);
+    kept.pop();
+    eventually("a place is free again", || async {
+        hosts[1].visitor(server.visitors).get("web", "/").await.status == 200
+    })
+    .await;
+}

@@ -15,12 +15,13 @@ use crate::{
     edge::{
         brought,
         classify::{Classified, Kind, classify, go_on},
+        crowding::{self, Crowd},
         forwarded::TrustedProxies,
         h1::{self, Elsewhere, HandOver},
         h2,
         handler::{Bound, Handler, Health, NotBrought, Opening},
         handover::{Mailboxes, MovedVisitor, Parcel},
-        listener::{Accepted, Arrival},
+        listener::{Accepted, Arrival, Place},
         secure,
     },
     error::Refusal,
@@ -48,6 +49,7 @@ pub struct Remote {
     pub chain: Chain,
     pub pool: Pool,
     pub proxies: TrustedProxies,
+    pub crowd: Arc<Crowd>,
     pub control: ControlServer,
     pub mailboxes: Mailboxes,
     pub hops: Hops,
@@ -71,9 +73,17 @@ impl Remote {
             Some(classified) if classified.kind == Kind::Tls => self.end_tls(classified).await,
             other => other,
         };
-        if let Some(classified) = classified {
-            self.serve_classified(classified).await;
+        let Some(mut classified) = classified else { return };
+        // Who was brought has been counted where it came in.
+        if classified.accepted.arrival.brought.is_none() {
+            let peer = classified.accepted.peer.ip();
+            match self.crowd.enter(peer) {
+                Some(of_address) => classified.accepted.place.of_address = of_address,
+                None if self.proxies.trusts(peer) => {}
+                None => return crowding::refuse(classified).await,
+            }
         }
+        self.serve_classified(classified).await;
     }
 
     async fn serve_classified(self: Rc<Self>, classified: Classified) {
@@ -185,7 +195,7 @@ impl Remote {
         }
     }
 
-    async fn pipe(&self, socket: Socket, reached: Reached, content: Content, _place: Counted, busy: Counted) {
+    async fn pipe(&self, socket: Socket, reached: Reached, content: Content, _place: Place, busy: Counted) {
         let Reached { socket: there, pace, place: _hop, header: _ } = reached;
         pipe(socket, there, &pace, content, &self.in_progress, busy).await;
     }

@@ -27,6 +27,7 @@ use crate::{
     control_server::ControlServer,
     doors::{Addresses, Doors},
     edge::{
+        crowding::Crowd,
         handover::Mailboxes,
         listener::{Accepted, BindError, Door, Places},
     },
@@ -162,6 +163,7 @@ impl Bound {
         let (mailboxes, inboxes) = Mailboxes::new(visitors.len());
         let control = ControlServer::new(mailboxes.clone(), MAX_CLIENTS, chain.clone(), shutdown.clone());
         let kept = Places::new(MAX_VISITORS);
+        let crowd = Crowd::new(config.visitors_per_address);
         let (certificates, tending) = certificates.unzip();
         let shared = Shared {
             public: config.public(addresses.visitors.port(), tls_port),
@@ -173,6 +175,7 @@ impl Bound {
             mailboxes,
             shutdown: shutdown.clone(),
             visitors: kept.clone(),
+            crowd,
             directory: directory.clone(),
             hops,
             lot: lot.clone(),

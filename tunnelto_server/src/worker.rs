@@ -19,6 +19,7 @@ use crate::{
     control::session::{self, Lobby},
     control_server::ControlServer,
     edge::{
+        crowding::Crowd,
         forwarded::TrustedProxies,
         h2,
         handover::{Client, Mailboxes, Parcel},
@@ -47,6 +48,7 @@ pub struct Shared {
     pub mailboxes: Mailboxes,
     pub shutdown: Shutdown,
     pub visitors: Arc<Places>,
+    pub crowd: Arc<Crowd>,
     pub directory: Directory,
     pub hops: Hops,
     pub lot: Arc<Lot>,
@@ -105,7 +107,8 @@ impl Worker {
 }
 
 fn assemble(id: ShardId, in_progress: Gauge, shared: Shared) -> (Rc<Lobby>, Rc<Remote>) {
-    let Shared { config, clients, chain, control, mailboxes, shutdown, public, certificates, .. } = shared;
+    let Shared { config, clients, chain, control, mailboxes, shutdown, public, certificates, crowd, .. } =
+        shared;
     let (directory, hops, lot) = (shared.directory, shared.hops, shared.lot);
     let shard = Rc::new(Shard::new(id));
     let lobby = Lobby {
@@ -133,6 +136,7 @@ fn assemble(id: ShardId, in_progress: Gauge, shared: Shared) -> (Rc<Lobby>, Rc<R
             shutdown: shutdown.clone(),
         },
         proxies: TrustedProxies::new(config.trusted_proxies.clone(), config.on_fly),
+        crowd,
         control,
         mailboxes,
         hops,

@@ -185,6 +185,11 @@ pub struct Settings {
     #[arg(long, env = "TRUSTED_PROXIES", value_delimiter = ',', value_parser = values::network)]
     pub trusted_proxies: Vec<IpNet>,
 
+    /// Connections at once that visitors of one address may have, or of one /64 of IPv6; more are told to come again. 0 is any
+    /// number; this machine's own and TRUSTED_PROXIES are not counted
+    #[arg(long, env = "VISITORS_PER_ADDRESS", default_value_t = 1000)]
+    pub visitors_per_address: usize,
+
     /// Who may open tunnels: `open` means anybody, `keys` means holders of a key that this server has signed [default: open
     /// while every allowed host is localhost, else keys]
     #[arg(long, env = "AUTH", value_enum, hide_possible_values = true)]

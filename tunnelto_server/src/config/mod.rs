@@ -56,6 +56,8 @@ pub struct Config {
     pub trusted_proxies: Vec<IpNet>,
     /// This is an app on Fly.io.
     pub on_fly: bool,
+    /// 0: any number.
+    pub visitors_per_address: usize,
     pub auth: Auth,
     pub keys: MasterKeys,
     pub instance: String,
@@ -260,6 +262,7 @@ impl Config {
             blocked_addresses: settings.blocked_ips,
             trusted_proxies,
             on_fly: fly_app.is_some(),
+            visitors_per_address: settings.visitors_per_address,
             auth,
             keys,
             instance: instance.unwrap_or_else(|| Uuid::new_v4().to_string()),

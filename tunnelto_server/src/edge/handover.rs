@@ -12,7 +12,7 @@ use tokio::sync::{
 
 use crate::{
     active_stream::ShardId,
-    edge::listener::Arrival,
+    edge::listener::{Arrival, Place},
     exchange::Way,
     gauge::{Counted, Gauge},
     socket::{Detached, Socket},
@@ -42,7 +42,7 @@ pub struct MovedVisitor {
     /// The request, as far as it was read.
     pub first: Bytes,
     pub peer: SocketAddr,
-    pub place: Counted,
+    pub place: Place,
     pub arrival: Arrival,
     /// The exchange, until the receiving shard counts it.
     pub busy: Counted,

@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, SockRef, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tunnelto_lib::socket;
 
+use super::crowding::OfAddress;
 use crate::{
     config::Bind,
     exchange::{Reach, Way},
@@ -31,9 +32,15 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 pub struct Accepted {
     pub socket: Socket,
     pub peer: SocketAddr,
-    /// One of a bounded number.
-    pub place: Counted,
+    pub place: Place,
     pub arrival: Arrival,
+}
+
+/// One of a bounded number of connections.
+pub struct Place {
+    _of_all: Counted,
+    /// Once it is known whose it is.
+    pub of_address: Option<OfAddress>,
 }
 
 /// How a visitor's connection has come, and how far it is.
@@ -174,7 +181,7 @@ impl Door {
                     return Accepted {
                         socket: socket.into(),
                         peer: canonical(peer),
-                        place: self.places.taken.enter(),
+                        place: Place { _of_all: self.places.taken.enter(), of_address: None },
                         arrival: Arrival { way: self.way.clone(), ..Arrival::default() },
                     };
                 }

@@ -4,6 +4,7 @@
 pub mod announced;
 pub mod brought;
 pub mod classify;
+pub mod crowding;
 pub mod forwarded;
 pub mod h1;
 pub mod h2;

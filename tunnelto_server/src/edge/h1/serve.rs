@@ -16,7 +16,7 @@ use crate::{
     active_stream::{Reuse, ShardId},
     edge::{
         handler::{Handler, Opening, is_health_request},
-        listener::{Accepted, Arrival},
+        listener::{Accepted, Arrival, Place},
         pages::{Connection, Page},
     },
     error::Refusal,
@@ -34,7 +34,7 @@ pub struct HandOver {
     pub socket: Socket,
     pub first: Bytes,
     pub peer: SocketAddr,
-    pub place: Counted,
+    pub place: Place,
     pub arrival: Arrival,
     pub busy: Counted,
 }

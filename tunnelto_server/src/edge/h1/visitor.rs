@@ -10,11 +10,10 @@ use tunnelto_lib::read_buffer::ReadBuffer;
 
 use crate::{
     edge::{
-        listener::{Accepted, Arrival},
+        listener::{Accepted, Arrival, Place},
         pages::{Connection, Page},
     },
     error::Refusal,
-    gauge::Counted,
     io::{Timer, finish, write},
     limits::{HEAD_TIME, KEEP_ALIVE, LINGER, LINGER_BYTES, MAX_HEAD, VISITOR_STALL},
     socket::Socket,
@@ -26,7 +25,7 @@ pub struct Visitor {
     pub buffer: ReadBuffer,
     pub peer: SocketAddr,
     pub timer: Timer,
-    pub place: Counted,
+    pub place: Place,
     pub arrival: Arrival,
 }
 
