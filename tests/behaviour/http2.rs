@@ -128,3 +128,33 @@ async fn a_flood_of_resets_ends_the_connection() {
     let other = Asker::connect(&stack.server).await;
     assert_eq!(other.ask(request("GET", "/"), None).await.response.status(), 200);
 }
+
+#[tokio::test]
+async fn requests_one_after_the_other_share_a_local_connection() {
+    let stack = Stack::start(Origin::echo().await).await;
+    let sender = Asker::connect(&stack.server).await;
+    for index in 0..20 {
+        let path = format!("/{index}");
+        assert_eq!(sender.ask(request("GET", &path), None).await.body, format!("GET {path} ").as_bytes());
+    }
+    assert_eq!(stack.origin.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_kept_local_connection_that_turns_out_dead_costs_no_request() {
+    // It says that it keeps its connection, and hangs up after every second request without an answer.
+    let origin = Origin::start(|mut connection, request| async move {
+        if request.target() == "/second" && connection.has_served() {
+            return None;
+        }
+        connection.answer("200 OK", request.target().as_bytes()).await;
+        Some(connection)
+    })
+    .await;
+    let stack = Stack::start(origin).await;
+    let sender = Asker::connect(&stack.server).await;
+    for path in ["/first", "/second", "/first", "/second"] {
+        assert_eq!(sender.ask(request("GET", path), None).await.body, path.as_bytes());
+    }
+    assert_eq!(stack.origin.connections(), 3, "each /second was asked for again on a new one");
+}

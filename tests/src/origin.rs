@@ -32,6 +32,8 @@ pub struct Request {
 pub struct Connection {
     pub socket: TcpStream,
     buffer: Vec<u8>,
+    /// Requests that came on it.
+    requests: usize,
 }
 
 impl Origin {
@@ -86,7 +88,7 @@ impl Origin {
                 count.fetch_add(1, Ordering::Relaxed);
                 let (script, seen) = (script.clone(), seen.clone());
                 tokio::spawn(async move {
-                    let mut next = Some(Connection { socket, buffer: Vec::new() });
+                    let mut next = Some(Connection { socket, buffer: Vec::new(), requests: 0 });
                     while let Some(mut connection) = next {
                         let Some(request) = connection.request().await else { return };
                         seen.lock().expect("not poisoned").push(request.clone());
@@ -142,6 +144,11 @@ impl Connection {
         self.write(body).await;
     }
 
+    /// Whether the request at hand is not its first.
+    pub fn has_served(&self) -> bool {
+        self.requests > 1
+    }
+
     /// A visitor that is gone is not the origin's matter.
     pub async fn write(&mut self, bytes: &[u8]) {
         let _ = self.socket.write_all(bytes).await;
@@ -156,6 +163,7 @@ impl Connection {
         };
         let head = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
         self.buffer.drain(..end);
+        self.requests += 1;
         let request = Request { head, body: Vec::new() };
         // A script that wants a body piece by piece asks for `X-Raw`.
         if request.field("x-raw").is_some() {

@@ -92,7 +92,7 @@ impl Refusal {
             Self::LocatingFailed => "Error: Error finding tunnel",
             Self::PeerBusy => "Error: Too Many Requests For One Instance",
             Self::ProxyingFailed => "Error: Error proxying tunnel",
-            Self::TooMany => "Error: Too Many Requests For This Tunnel",
+            Self::TooMany => "Error: Too Many Requests At Once",
             Self::UpstreamTimeout => "Error: The Local Service Took Too Long",
             Self::Forbidden => "Error: Forbidden",
             Self::BadRequest(_) => "Error: Bad Request",
